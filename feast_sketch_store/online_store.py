@@ -208,7 +208,7 @@ class SketchOnlineStore(OnlineStore):
         began, expire_before = time.perf_counter(), expire_before_of(ttl)
         raw, num_found, backed = view.with_state(_raw_rows, features, hashes, expire_before)
         if config.online_store.backing_store is None:
-            backing.check_here(table, features, backed)
+            backing.check_here(view.name, features, backed)
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -300,7 +301,7 @@ def _send(
 ) -> int:
     kept = [data[number] for number in winning(view, rows, are_known).tolist()]
     if kept:
-        refill = f"which the view has; run `feast-sketch refill {view.name}` when it takes them again"
+        refill = f"which the view has; run `feast-sketch refill {quote(view.name)}` when it takes them again"
         otherwise = refill if are_known else "so they were not written"
         store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs], otherwise)
     return len(kept)
@@ -383,12 +384,12 @@ def _each_version(tables: Sequence[tuple[FeatureView, Iterable[int]]]) -> list[F
     return [_version(table, version) for table, versions in tables for version in versions]
 
 
-def check_here(table: FeatureView, features: Sequence[str], backed: Collection[str]) -> None:
+def check_here(view: str, features: Sequence[str], backed: Collection[str]) -> None:
     """Raise SettingsError: sealed rows need a backing store for some of the features, and there is none."""
     if names := ", ".join(feature for feature in features if feature in backed):
         raise SettingsError(
-            f"feature view {table.name!r}: the sealed values of {names} are in a backing store, and "
-            f"feature_store.yaml names none; name it again, or run `feast-sketch seal {table.name}`, which "
+            f"feature view {view!r}: the sealed values of {names} are in a backing store, and "
+            f"feature_store.yaml names none; name it again, or run `feast-sketch seal {quote(view)}`, which "
             "takes the values from the row log"
         )
 

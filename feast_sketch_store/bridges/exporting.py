@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from feast import FeatureStore
@@ -49,7 +50,7 @@ def export(
     if any(shard.snapshots.listing().pinned for shard in opened.shards.values()):
         raise SettingsError(
             f"feature view {view!r} is pinned to a snapshot, and an export would also write the rows "
-            "since; run `feast-sketch unpin` first"
+            f"since; run `feast-sketch unpin {quote(view)}` first"
         )
     expire_before = expire_before_of(ttl_microseconds(store.config.online_store, table))
     try:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from shlex import quote
 from typing import Any
 
 import click
@@ -153,9 +154,10 @@ def verify(open_store: OpenStore, views: Sequence[str], as_json: bool) -> None:
                 click.echo(problem, err=True)
         for view, v in found.items():
             if v.leftovers:
+                them = "it" if len(v.leftovers) == 1 else "them"
                 click.echo(
                     f"{view}: {counted(len(v.leftovers), 'unused file')} may hold deleted rows; "
-                    f"`feast-sketch vacuum {view}` removes {'it' if len(v.leftovers) == 1 else 'them'}",
+                    f"`feast-sketch vacuum {quote(view)}` removes {them}",
                     err=True,
                 )
     if not all(v.is_sound for v in found.values()):

@@ -1,6 +1,7 @@
 """Operations on a backing store: refill it from the row log, and compare it with the row log."""
 
 from collections.abc import Callable, Iterator, Sequence
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -97,7 +98,7 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
                     missing[name].append(key_text(key))
                 elif found != value:
                     other[name].append(key_text(key))
-    way_out = f"; `feast-sketch refill {view}` writes them again"
+    way_out = f"; `feast-sketch refill {quote(view)}` writes them again"
     problems = []
     for lost, what in ((missing, "lacks"), (other, "has other values than the row log for")):
         for name, entities in lost.items():

@@ -15,6 +15,7 @@ starts over; or only removes the fence if it is given the current number of shar
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from shlex import quote
 
 from feast import FeatureStore
 
@@ -91,7 +92,7 @@ def divide(
         if former.is_pinned and former.shard_map.num_shards != num_shards:
             raise StorageError(
                 f"feature view {view!r}: it is pinned to a snapshot, which new shards would not have; run "
-                f"`feast-sketch unpin {view}` first"
+                f"`feast-sketch unpin {quote(view)}` first"
             )
         begun, filled = (replace(m, moves_to=shard_map.folder) for m in (former.shard_map, shard_map))
         put_map(storage, settings, begun, [there])  # from here on, a run that lost its lease fails

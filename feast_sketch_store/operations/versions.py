@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,7 @@ def diff(view: View, before: str | None = None, after: str | None = None) -> Vie
     if before is None and not any(published):
         raise SettingsError(
             f"feature view {view.name!r} has no snapshot to compare; seal it first: "
-            f"`feast-sketch seal {view.name}`"
+            f"`feast-sketch seal {quote(view.name)}`"
         )
     if before is None:
         has_two = all(len(files) > 1 for files in published)

@@ -10,6 +10,7 @@ its training rows through the sketch as well:
 
 from collections.abc import Sequence
 from decimal import Decimal
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -87,7 +88,7 @@ def through_sketch(
     sealed = view.sealed
     if sealed is None:
         raise SettingsError(
-            f"feature view {view.name!r} is not sealed yet; run `feast-sketch seal {view.name}`"
+            f"feature view {view.name!r} is not sealed yet; run `feast-sketch seal {quote(view.name)}`"
         )
     if isinstance(features, str):  # which would be taken letter by letter
         raise SettingsError(

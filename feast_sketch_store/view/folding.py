@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from shlex import quote
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +65,7 @@ def fold(
         raise SketchStoreError(
             f"view {settings.view!r}: {len(rows)} entities have rows, and a seal takes at most {MAX_ROWS}; "
             "the rows are kept. Divide the view into shards, or into more shards, with "
-            f"`feast-sketch reshard {settings.view} --shards 16`"
+            f"`feast-sketch reshard {quote(settings.view)} --shards 16`"
         )
     formulas: Mapping[str, Formula] = {}
     if joint is not None:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from shlex import quote
 from typing import Any, Self
 
 from feast_sketch_store.errors import DamagedFileError, GateError
@@ -99,7 +100,7 @@ def judge(settings: ViewSettings, before: Figures | None, after: Figures, remedy
     if reasons:
         error = GateError(
             f"feature view {settings.view!r} does not pass its gate: {'; '.join(reasons)}. "
-            + remedy.format(view=settings.view)
+            + remedy.format(view=quote(settings.view))
         )
         error.reasons = tuple(reasons)
         raise error

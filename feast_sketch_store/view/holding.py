@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from shlex import quote
 
 from feast_sketch_store.errors import SettingsError, counted
 from feast_sketch_store.snapshot.files import SnapshotFile
@@ -110,7 +111,7 @@ def publish(view: View, force: bool = False) -> int | None:
     with view.unchanging():  # nobody discards the files meanwhile
         fill = HeldBack.read(view.storage)
         if fill is not None:
-            remedy = DIVIDED.format(view=view.name)
+            remedy = DIVIDED.format(view=quote(view.name))
             files = [view.staged(entry, remedy) for entry in fill.entries]
             # A run that was killed may have committed some of them.
             committed = {name for log in view.row_logs().values() for name in log.committed()}

@@ -7,6 +7,7 @@ and read its rows again.
 import logging
 import sys
 from collections.abc import Sequence
+from shlex import quote
 from typing import Any
 
 from feast_sketch_store.errors import DamagedFileError, SettingsError, counted
@@ -60,7 +61,7 @@ def open_view(
                 counted(there, "shard"),
                 wanted,
                 there,
-                settings.view,
+                quote(settings.view),
                 wanted,
             )
     view = View(

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -167,8 +168,8 @@ class OtherShardsError(ShardError):
 def way_out(view: str, there: ShardMap) -> str:
     """What to do after the process that divided the rows of a view was killed."""
     return (
-        f"run `feast-sketch reshard {view} --shards` with its number again, or with {there.num_shards} to "
-        "leave the rows where they are"
+        f"run `feast-sketch reshard {quote(view)} --shards` with its number again, or with "
+        f"{there.num_shards} to leave the rows where they are"
     )
 
 

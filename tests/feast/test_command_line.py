@@ -2,6 +2,8 @@
 
 import base64
 import json
+import re
+import shlex
 import shutil
 
 import click
@@ -148,6 +150,25 @@ def test_a_pin_hides_no_rows_without_asking(repository):
     _, reported = run(repository, "pin", "history", version)  # names what is wanted, so nobody is asked
     assert "1 row came after" in reported
     assert seen() == [{"c"}]
+
+
+@pytest.mark.parametrize("name", ["history", "Online Retail"])
+def test_commands_in_errors_run_as_they_are_copied(tmp_path, name):
+    view = make_view({"viewed": Set(String)}, name=name, pushed="clicks")
+    store = make_repository(tmp_path, view, gate={"entities": 2}, compaction="job")
+    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
+    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+
+    def advised(*refused):
+        _, said = run(tmp_path, *refused, status=1)
+        *_, command = re.findall("`feast-sketch (.*?)`", said.replace("\n", " "))
+        run(tmp_path, *shlex.split(command))
+
+    advised("seal", name)
+    other = str(tmp_path / "feature_store.yaml")
+    for refused in (["reshard", name, "--shards", "2"], ["export", name, "--to", other]):
+        run(tmp_path, "pin", name)
+        advised(*refused)
 
 
 def test_serve_takes_all_options_of_feast_serve_with_their_defaults():
