@@ -20,7 +20,7 @@ from feast_sketch_store.rows.codecs import COUNTS, COUNTS_OF, LIST, MEMBERSHIP, 
 from feast_sketch_store.rows.columns import clash
 from feast_sketch_store.rows.count_log import is_counts_column
 from feast_sketch_store.rows.encoding import ENTITYLESS_JOIN_KEY, OWN_COLUMNS
-from feast_sketch_store.rows.entity_keys import JOIN_KEY_TYPES, JoinKeys
+from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.rows.lists import is_removed_name
@@ -312,7 +312,7 @@ def asked_join_keys(table: "FeatureView", features: Collection[str]) -> list[str
 def join_key_columns(table: "FeatureView") -> dict[str, pa.DataType]:
     """The join keys of a view that was applied, with the types of their columns."""
     return {
-        column.name: JOIN_KEY_TYPES[FeatureCodec.for_feature(column.name, column.dtype).value_field]
+        column.name: FeatureCodec.for_feature(column.name, column.dtype).arrow_type
         for column in table.entity_columns
     }
 

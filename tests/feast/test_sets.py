@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from feast import Field
+from feast import Entity, Field, ValueType
 from feast.types import Array, Decimal, Float64, Int64, Set, String, Uuid
 
 from feast_sketch_store import Sets, SketchReader, open_view
@@ -200,6 +200,20 @@ def test_rows_expire_as_a_whole_and_a_removal_keeps_none_alive(make_store):
         assert [row and sorted(row) for row in sets.get([1, 2, 3]).to_pylist()] == [None, [1, 2], None]
         assert open_view(store, "history").seal()
         sets.remove([1], 1)
+
+
+def test_join_keys_are_moments(make_store):
+    moment = Entity(name="moment", join_keys=["moment"], value_type=ValueType.UNIX_TIMESTAMP)
+    store = make_store(moment, set_view(entities=[moment]))
+    second, liked = int(NOW.timestamp()), Sets(store, "history", "liked")
+    liked.add([NOW, NOW], [1, 2])
+    liked.add([second, second + 1], [3, 4])
+    liked.remove(np.array([second], "datetime64[s]"), 2)
+    assert [sorted(row) for row in liked.get([second, second + 1]).to_pylist()] == [[1, 3], [4]]
+    shown = store.get_online_features(["history:liked"], {"moment": [NOW]}).to_dict()
+    assert sorted(shown["liked"][0]) == [1, 3]
+    liked.clear([NOW])
+    assert liked.get([NOW]).to_pylist() == [None]
 
 
 def test_what_cannot_be_is_refused_by_name(make_store):
