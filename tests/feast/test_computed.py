@@ -134,6 +134,19 @@ def test_training_rows_get_what_reads_give(harness):
     assert "click_score" not in through_sketch(training[["viewed"]], reader)
 
 
+def test_training_rows_with_scores_of_no_sealed_row_get_what_reads_give(harness):
+    """In a filter, too, which has the scores of sealed rows only."""
+    rows = histories()
+    write(harness, rows[:5])
+    seal(harness)
+    assert report(harness, "click_score").structure == "bloom"
+    write(harness, rows[5:], first=5)
+    reader = SketchReader(harness.config.online_store.path, "history", "shop")
+    training = pd.DataFrame({"viewed": rows, "liked": [likes(viewed) for viewed in rows]})
+    shown = through_sketch(training, reader)["click_score"]
+    assert shown.tolist() == scores(harness, range(NUM_USERS)).tolist()
+
+
 def test_reads_without_the_settings_compute_as_well(harness):
     rows = histories()
     write(harness, rows)
