@@ -185,7 +185,8 @@ def _verify_snapshot(snapshot: SnapshotFile) -> _Sealed:
     for number, delta in enumerate(deltas, 1):
         order = _verify_order(snapshot, number, delta.layer, len(delta), ~delta.deleted)
         if (order.entity_hashes != delta.entity_hashes).any():
-            raise DamagedFileError(f"{snapshot.where('order')}: a delta lists other entities than its index")
+            source = snapshot.where_file("order", number)
+            raise DamagedFileError(f"{source}: a delta lists other entities than its index")
         layers.append(delta.layer)
         orders.append(delta.keys(order))
     winners, keys = RowKeys.concatenate(orders).newest()
@@ -202,16 +203,14 @@ def _verify_order(
     is_row: NDArray[np.bool_] | None = None,
 ) -> RowKeys:
     """The keys in the order index of a layer, checked; ``is_row`` says which entities are rows."""
-    order = load_order(snapshot, number, check_all=True)
+    order, source = load_order(snapshot, number, check_all=True), snapshot.where_file("order", number)
     first, second = order.entity_hashes[:, 0], order.entity_hashes[:, 1]
     ascends = (first[1:] > first[:-1]) | ((first[1:] == first[:-1]) & (second[1:] > second[:-1]))
     if len(order) != num_entities or not ascends.all():
-        raise DamagedFileError(
-            f"{snapshot.where('order')}: is not the order index of {num_entities} entities"
-        )
+        raise DamagedFileError(f"{source}: is not the order index of {num_entities} entities")
     events = order.event_timestamps if is_row is None else order.event_timestamps[is_row]
     if events.max(initial=NO_TIMESTAMP) != layer.max_event_timestamp:
-        raise DamagedFileError(f"{snapshot.where('order')}: has other timestamps than the snapshot")
+        raise DamagedFileError(f"{source}: has other timestamps than the snapshot")
     return order
 
 

@@ -82,9 +82,9 @@ class SnapshotFile:
         """The name of the manifest in the snapshots' storage."""
         return self.name + _MANIFEST_SUFFIX
 
-    def where(self, part: str = "base") -> str:
-        """The location of a part, for messages."""
-        return self.storage.where(_part_name(self.name, part))
+    def where(self) -> str:
+        """The location of its own part `base`, for messages about all of it."""
+        return self.storage.where(_part_name(self.name, "base"))
 
     def exists(self) -> bool:
         """Whether it is still published."""
@@ -167,6 +167,10 @@ class SnapshotFile:
     def file(self, part: str, layer: int = 0) -> PartFile:
         """The file of a part; parameters and errors are those of `open`."""
         return self.manifest().layers[layer].files[part]
+
+    def where_file(self, part: str, layer: int = 0) -> str:
+        """The location of the same file, which an earlier snapshot may have written, for messages."""
+        return self.storage.where(self.file(part, layer).name)
 
     def damage_of(self, error: MissingFileError) -> DamagedFileError:
         """The error of a file that is missing although the manifest names it.

@@ -60,7 +60,7 @@ def load_order(snapshot: SnapshotFile, layer: int = 0, check_all: bool = False) 
     if check_all and (
         (checks != _checks_of(rows)).any() or (first != _first_bits(rows[::BLOCK_ROWS, 0])).any()
     ):
-        source = snapshot.where("order")
+        source = snapshot.where_file("order", layer)
         raise DamagedFileError(f"{source}: the parts of the order index contradict each other")
     return _keys_of(rows)
 
@@ -81,8 +81,7 @@ class OrderIndex:
 
     def __init__(self, snapshot: SnapshotFile, layer: int = 0):
         self._snapshot, self._layer = snapshot, layer
-        self._file = snapshot.file("order", layer)
-        self._source = snapshot.storage.where(self._file.name)
+        self._file, self._source = snapshot.file("order", layer), snapshot.where_file("order", layer)
         self._rows: NDArray[np.uint64] | None = None  # mapped; otherwise blocks are fetched
         self._fetched: dict[int, NDArray[np.uint64]] = {}
         if not snapshot.storage.fetches or self._file.size_bytes <= _WHOLE_BYTES:
@@ -180,9 +179,8 @@ def _mapped(
     snapshot: SnapshotFile, layer: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int32], NDArray[np.int32]]:
     """The arrays of a file, checked."""
-    source = snapshot.where("order")
     _, arrays = snapshot.open("order", layer=layer)
-    return _parts_of(arrays, source)  # type: ignore[return-value]
+    return _parts_of(arrays, snapshot.where_file("order", layer))  # type: ignore[return-value]
 
 
 def _parts_of(arrays: Mapping[str, _Shaped], source: str) -> tuple[_Shaped, _Shaped, _Shaped]:

@@ -66,8 +66,8 @@ def open_layers(
     Raises DamagedFileError, StorageError: a file is truncated or altered, its parts do not fit each other,
     it is of another view than the given one, or it cannot be read.
     """
-    source, deltas = snapshot.where(), []
     base, _ = _open(snapshot, check_all, 0, view)
+    deltas = []
     for number in range(1, len(snapshot.manifest().layers)):
         layer, arrays = _open(snapshot, check_all, number, view)
         try:
@@ -77,6 +77,7 @@ def open_layers(
                 raise ValueError("the list of entities has a wrong shape or type")  # noqa: TRY301
             deltas.append(DeltaLayer(layer, hashes, deleted != 0))  # type: ignore[arg-type]
         except (ValueError, KeyError, TypeError) as error:
+            source = snapshot.where_file("base", number)
             raise DamagedFileError(
                 f"{source}: the parts of a delta do not fit each other: {error}"
             ) from error
@@ -94,7 +95,7 @@ def _open(
     snapshot: SnapshotFile, check_all: bool, number: int, view: str | None
 ) -> tuple[SketchLayer, Arrays]:
     """Map the layer of the base or of a delta, with all arrays of its file."""
-    source = snapshot.where()
+    source = snapshot.where_file("base", number)
     description, arrays = snapshot.open(
         "base", lambda name: not check_all and is_checked_where_read(name), number
     )

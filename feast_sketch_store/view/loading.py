@@ -456,9 +456,8 @@ class ShardLoader:
             if len(places):
                 order = self._order(state.snapshot, number + 1)
                 if len(order) != len(delta):
-                    raise DamagedFileError(
-                        f"{state.snapshot.where('order')}: is the order index of other rows"
-                    )
+                    source = state.snapshot.where_file("order", number + 1)
+                    raise DamagedFileError(f"{source}: is the order index of other rows")
                 found.append(order.take(places))
             rest = rest.take(np.delete(np.arange(len(rest)), listed))
         may_be_late = rest.event_timestamps <= state.sealed.max_event_timestamp

@@ -10,6 +10,7 @@ from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.values import KeptValues
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.snapshot.format import locate
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.folding import num_kept
 from feast_sketch_store.view.seal_policy import SealPolicy, may_have_deltas
@@ -242,6 +243,24 @@ def test_a_damaged_delta_gives_way_to_the_snapshot_before(life, part, caplog):
         with pytest.raises(DamagedFileError):
             view.state.row_keys() if len(view.read(user_hashes([1]), ["viewed"]).found) else None
     assert verify_view(life.storage, SETTINGS.codecs).problems
+
+
+def test_damage_of_a_base_names_its_file_and_not_that_of_the_delta(life, caplog):
+    life.put(range(30), "a")
+    life.seal()
+    life.put([1], "b", second=1)
+    life.seal(as_delta=True)
+    snapshots = life.view.shards[0].snapshots
+    base = snapshots.list()[0].manifest().layers[0].files["base"].name
+    content = bytearray(snapshots.storage.read(base))
+    table = locate(bytes(content), len(content), base)["bloom.table.words"]
+    content[table.start : table.end] = bytes(table.size_bytes)
+    snapshots.storage.replace(base, bytes(content))
+    view = View(life.storage, SETTINGS, NEVER, 0.0)
+    with pytest.raises(DamagedFileError, match=base):
+        view.read(user_hashes([2]), ["viewed"])
+    assert len(caplog.messages) == 2
+    assert all(base in text for text in caplog.messages)
 
 
 def test_a_delta_over_a_base_that_another_process_replaced(life):
