@@ -265,11 +265,13 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
         times = pa.concat_arrays([times] * number) if number else times[:0]
     if len(times) != number:
         raise RowError(f"{what} has {counted(len(times), 'moment')}, for {counted(number, 'entity')}")
-    numbers = times.cast(pa.int64()).to_numpy()
-    units = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}
-    moments: NDArray[np.int64] = numbers * units[times.type.unit]
     if times.type.unit == "ns":
-        moments = -(-moments // 1_000)
+        moments: NDArray[np.int64] = -(times.cast(pa.int64()).to_numpy() // -1_000)
+    else:
+        try:
+            moments = times.cast(TIMESTAMP).cast(pa.int64()).to_numpy()
+        except pa.ArrowInvalid as error:  # seconds or milliseconds that no number of microseconds holds
+            raise RowError(f"{what} are not times: {error}") from error
     if (found := impossible_moment(moments)) is not None:
         raise RowError(f"row {found[0]} of {what} is {found[1]}")
     return moments

@@ -235,6 +235,8 @@ def test_jagged_ids_of_sets_are_those_of_csr(tmp_path):
         ([NOW], "`until` of the list 'read' of feature view 'history' has 1 moment, for 2 entities"),
         ("yesterday", "are not times|not a time with a time zone"),
         (pa.array([0, 2**62], pa.timestamp("us", "UTC")), "row 1 .* after the year 9999"),
+        # 2**64 microseconds and some: as many as 1,700,000,000 seconds, were they counted modulo 2**64
+        (pa.array([0, 18_448_444_073_710], pa.timestamp("s", "UTC")), "are not times: .* out of bounds"),
     ],
 )
 def test_moments_that_are_none_are_refused(make_store, tmp_path, until, message):
