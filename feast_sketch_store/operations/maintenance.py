@@ -73,8 +73,8 @@ class FeatureReport:
     Parameters
     ----------
     name, codec : of the feature.
-    structure : bloom, weighted_bloom, learned_bloom, sandwiched_bloom, sets, column, or one that was
-        registered.
+    structure : bloom, weighted_bloom, learned_bloom, sandwiched_bloom or sets, as a tag may give it; or
+        column, static, lists, counts, or backing.
     vocabulary : number of values; for a binned feature, number of distinct representatives. None if values
         have no ids.
     facts : facts that are kept.

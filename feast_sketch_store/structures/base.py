@@ -112,7 +112,7 @@ class SealedFeature(ABC):
     @property
     @abstractmethod
     def structure(self) -> str:
-        """The name that `inspect` shows: one that a tag may give, or ``column``."""
+        """The name that `inspect` shows: one that a tag may give, or that of a kind of column or list."""
 
     @property
     @abstractmethod
