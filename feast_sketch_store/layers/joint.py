@@ -72,7 +72,7 @@ class CountedRows:
 
 def count_rows(batches: Iterable[EncodedRows], codecs: Sequence[FeatureCodec]) -> CountedRows:
     """Count the values of the features whose values have ids. ``batches`` have one row per entity."""
-    counts = {codec.feature: ValueCounts(codec.storage_type) for codec in codecs if is_numbered(codec)}
+    counts = {codec.feature: ValueCounts(codec.storage_type) for codec in codecs if not codec.is_exact}
     num_rows = 0
     for rows in batches:
         num_rows += len(rows)
@@ -80,11 +80,6 @@ def count_rows(batches: Iterable[EncodedRows], codecs: Sequence[FeatureCodec]) -
             feature = rows.features[name]
             known.add(feature.vocabulary, np.bincount(feature.symbols, minlength=len(feature.vocabulary)))
     return CountedRows(num_rows, {name: known.finish() for name, known in counts.items()})
-
-
-def is_numbered(codec: FeatureCodec) -> bool:
-    """Whether the values of a feature have ids that can be given."""
-    return not codec.is_exact and not codec.is_backed
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,9 @@ class SharedVocabularies:
         """Number the values of all parts as one layer of all rows would."""
         num_rows = sum(part.num_rows for part in parts)
         vocabularies, bins, beyond, lists_rows = {}, {}, {}, False
-        for codec in filter(is_numbered, codecs):
+        for codec in codecs:
+            if codec.is_exact:  # its values have no ids
+                continue
             name, together = codec.feature, ValueCounts(codec.storage_type)
             for part in parts:
                 together.add(*part.features[name])

@@ -56,7 +56,7 @@ class Labels:
 
         num_given = len(table)
         if num_given > MAX_ROWS:
-            taken = _of_first_entities(entity_hashes, MAX_ROWS)
+            taken = _of_first_entities(entity_hashes)
             table, entity_hashes = table.take(pa.array(taken)), entity_hashes[taken]
         outcomes = _outcomes(table)
         is_training = _is_training(table, entity_hashes)
@@ -122,17 +122,17 @@ def _outcomes(table: pa.Table) -> NDArray[np.bool_]:
     return np.asarray(outcomes == 1)
 
 
-def _of_first_entities(entity_hashes: NDArray[np.uint64], most: int) -> NDArray[np.int64]:
-    """The rows of whole entities, by their hashes, until there would be more than ``most``: int64[<= most].
+def _of_first_entities(entity_hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The rows of whole entities, by their hashes, until there would be more than ``MAX_ROWS``: int64[n].
 
     An entity with more rows than that has its first ones.
     """
     order = order_of(entity_hashes)
-    first, beyond = entity_hashes[order[0]], entity_hashes[order[most]]
+    first, beyond = entity_hashes[order[0]], entity_hashes[order[MAX_ROWS]]
     if (first == beyond).all():
-        return np.sort(order[:most])
-    whole = order[:most][(entity_hashes[order[:most]] != beyond).any(axis=1)]
-    return np.sort(whole)
+        return np.sort(order[:MAX_ROWS])
+    taken = order[:MAX_ROWS]
+    return np.sort(taken[(entity_hashes[taken] != beyond).any(axis=1)])
 
 
 def _is_training(table: pa.Table, entity_hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:

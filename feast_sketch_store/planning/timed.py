@@ -29,7 +29,7 @@ from feast_sketch_store.planning.source import (
 )
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
+from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.settings.table import CODEC_TAG, TAG_PREFIX
@@ -70,7 +70,7 @@ class ListSample:
             assert codec.listing is not None
             own = replace(listing, attributes=codec.listing.attributes)
             wanted[codec.feature] = replace(codec, listing=own)
-        return as_sealed(self.rows, wanted, NO_TIMESTAMP).features
+        return as_sealed(self.rows, wanted).features
 
     def num_values(self, feature: EncodedFeature) -> Estimate:
         """The number of values in all lists of the view, by Chao's estimate."""

@@ -196,9 +196,7 @@ class FeatureCodec:
             raise ValueError(f"the codec {self.name!r} does not take {self.value_field}")
 
     @classmethod
-    def for_feature(
-        cls, feature: str, dtype: "FeastType", name: str = "", binning: Binning | None = None
-    ) -> "FeatureCodec":
+    def for_feature(cls, feature: str, dtype: "FeastType") -> "FeatureCodec":
         """The codec of a feature with a Feast type.
 
         Raises UnsupportedFeatureError: Feast has no ``Value`` field for the type.
@@ -213,7 +211,7 @@ class FeatureCodec:
             raise UnsupportedFeatureError(
                 f"feature {feature!r} has type {dtype}, which no field of Feast's Value carries"
             )
-        return cls(feature, field, name, binning)
+        return cls(feature, field)
 
     @classmethod
     def of_attribute(cls, attribute: Attribute, of: str) -> "FeatureCodec":

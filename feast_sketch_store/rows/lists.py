@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, VALUE, FeatureCodec
 from feast_sketch_store.rows.counting import MAX_COUNT
 from feast_sketch_store.rows.csr import Csr, bounds_of
-from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -270,8 +270,8 @@ def _all_removed(groups: EntityGroups, removed: EncodedFeature, tombstones: Tomb
     return removed.with_rows(states, Csr.of_lengths(lengths, ids[is_first], until[is_first]))
 
 
-def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int) -> EncodedRows:
-    """The rows of entities as a seal keeps them: one item per value and tick, none too old.
+def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec]) -> EncodedRows:
+    """The rows of entities as a seal keeps them: one item per value and tick, however old.
 
     A list has its limit and a reserve: an item behind the limit is shown once newer ones are removed. A set
     is the same as if it had been written whole.
@@ -280,7 +280,6 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int)
     ----------
     rows : one per entity, with lists and sets.
     codecs : of the wanted ones, by name.
-    since : microseconds since 1970; older items of lists are left out.
     """
     features = {}
     for name, codec in codecs.items():
@@ -288,7 +287,7 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec], since: int)
         items, listing = feature.csr, codec.listing
         if listing is not None:
             items = once_a_tick(items, listing.resolution_microseconds, listing)
-            items = newest_of(items, listing.most_sealed, listing.first_stamp(since))
+            items = newest_of(items, listing.most_sealed, listing.first_stamp(NO_TIMESTAMP))
         states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
         # Drop values that are in no list or set any more.
         used, ids = np.unique(items.ids, return_inverse=True)

@@ -17,8 +17,6 @@ from feast_sketch_store import kernel
 from feast_sketch_store.kernel.binary import from_parts, parts_of
 from feast_sketch_store.rows.packed_values import PackedArrays, packed_arrays, values_from
 
-STORAGE_TYPES = (pa.int64(), pa.large_binary())
-
 # When a snapshot is opened, packed values are unpacked into the memory of each process (of unsorted strings
 # only the offsets). For so many that takes a millisecond or two. Plain values are mapped.
 MAX_PACKED = 1 << 18
@@ -34,7 +32,7 @@ class Vocabulary:
 
     Parameters
     ----------
-    values : pyarrow array of a type in ``STORAGE_TYPES``, without nulls or repetitions.
+    values : pyarrow array of int64 or large_binary, without nulls or repetitions.
     packed_bytes : bytes of the values in a snapshot, if known.
     """
 
@@ -179,7 +177,7 @@ class VocabularyBuilder:
 
     Parameters
     ----------
-    storage_type : one of ``STORAGE_TYPES``.
+    storage_type : int64 or large_binary.
     parts : gets the symbols of each part; by default a list.
     """
 

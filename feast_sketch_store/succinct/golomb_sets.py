@@ -87,8 +87,8 @@ class Levels(NamedTuple):
     left: NDArray[np.uint8] = LEFT_LEVELS  # uint8[64], by half octaves of the number of ids left
 
 
-def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
-    """The best levels of independent symbols, given the rows with each, int64[V], in at most so many runs.
+def levels_of(counts: NDArray[np.int64]) -> Levels:
+    """The best levels of independent symbols, given the rows with each, int64[V].
 
     The more often counts change between falling and rising, the worse the levels fit.
     """
@@ -98,7 +98,7 @@ def levels_of(counts: NDArray[np.int64], max_runs: int) -> Levels:
     exact = _FINENESS * np.log2(np.log(2) * np.maximum(tails, 1) / np.maximum(counts, 1)) + _FINENESS / 2
     levels = np.clip(np.rint(exact), 0, MAX_LEVEL).astype(np.int64)
     ends = _ends(levels)
-    if len(ends) > max_runs:
+    if len(ends) > _MAX_RUNS:
         levels = np.maximum.accumulate(levels)
         ends = _ends(levels)
     return Levels(ends, levels[ends - 1].astype(np.uint8))
@@ -200,7 +200,7 @@ class SetCode:
         """
         others_width = -1 if num_others is None else best_width(num_others)
         width, ranked = _best_ranks(headers)
-        return cls(width, no_set, levels_of(counts, _MAX_RUNS), others_width, ranked)
+        return cls(width, no_set, levels_of(counts), others_width, ranked)
 
     def fitted(self, sizes: NDArray[np.int64], ids: NDArray[np.integer]) -> "SetCode":
         """The code with levels fitted to some sets: their sizes, int64[n], and the ids coded as gaps."""

@@ -182,7 +182,7 @@ class AppendedRows:
         """All rows, as a seal keeps them."""
         if len(self):
             wanted = {codec.feature: codec for codec in codecs}
-            yield np.arange(len(self)), as_sealed(self._rows, wanted, NO_TIMESTAMP)
+            yield np.arange(len(self)), as_sealed(self._rows, wanted)
 
 
 def _undeclared_in(table: pa.Table, codecs: Sequence[FeatureCodec]) -> set[str]:

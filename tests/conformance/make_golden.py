@@ -216,7 +216,7 @@ def lists_rows() -> EncodedRows:
         times,
     )
     encoded = encode_lists(rows.to_log([LISTS_CODEC]), [LISTS_CODEC])
-    return as_sealed(encoded, {"read": LISTS_CODEC}, 0)
+    return as_sealed(encoded, {"read": LISTS_CODEC})
 
 
 COUNTS_CODECS = [

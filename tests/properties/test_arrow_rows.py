@@ -2,6 +2,7 @@
 
 import math
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -227,7 +228,7 @@ def bits(value):
 
 
 def codecs_of(types, name=""):
-    return [FeatureCodec.for_feature(feature, dtype, name) for feature, dtype in types.items()]
+    return [replace(FeatureCodec.for_feature(feature, dtype), name=name) for feature, dtype in types.items()]
 
 
 @settings(REPEATABLE, max_examples=by_length(12, 60))

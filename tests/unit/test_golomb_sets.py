@@ -123,19 +123,19 @@ def test_sets_that_come_in_blocks_have_the_same_bits(block, mean):
 
 def test_levels_ascend_with_rarity():
     counts = np.array([1000, 500, *[10] * 100, *[1] * 20, 0])
-    code = SetCode(3, 0, levels_of(counts, 1024))
+    code = SetCode(3, 0, levels_of(counts))
     levels = code.levels.astype(int)
     assert code.num_symbols == 123
     assert levels[0] < levels[1] < levels[2]
     # Of equally popular symbols the last have fewer behind them.
     assert (np.diff(levels[2:102]) <= 0).all()
     assert levels[101] < levels[2]
-    assert levels_of(np.zeros(0, np.int64), 1024).ends.tolist() == []
+    assert levels_of(np.zeros(0, np.int64)).ends.tolist() == []
 
 
 def test_a_gap_among_equally_popular_symbols_has_the_width_of_its_mean():
     """Of the last 900 symbols, 40 ids are 22 apart on average, so their codes have log2(ln(2) * 22) bits."""
-    code = SetCode(3, 0, levels_of(np.full(4096, 7), 1024))
+    code = SetCode(3, 0, levels_of(np.full(4096, 7)))
     left = code.left_levels
     widths = [(int(code.levels[4096 - 900]) - int(left[ids])) >> 2 for ids in (1, 8, 40, 256 + 16)]
     assert widths == [9, 6, 4, 1]
@@ -145,7 +145,7 @@ def test_a_gap_among_equally_popular_symbols_has_the_width_of_its_mean():
 
 def test_as_many_runs_of_levels_as_there_may_be():
     rng = np.random.default_rng(1)
-    code = levels_of(rng.integers(1, 10_000, 5_000), 1024)
+    code = levels_of(rng.integers(1, 10_000, 5_000))
     assert len(code.ends) <= 1024
     assert code.ends[-1] == 5_000
 

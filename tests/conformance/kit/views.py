@@ -333,7 +333,7 @@ def lists() -> SealedView:
         },
     )
     codecs = [codec, *(FeatureCodec.of_attribute(attribute, "read") for attribute in attributes)]
-    log = as_sealed(encode_lists(rows.to_log(codecs), [codec]), {"read": codec}, 0)
+    log = as_sealed(encode_lists(rows.to_log(codecs), [codec]), {"read": codec})
     layer = sealed(log, FeatureBudget(1e-9, {"read": 0.0}), semantics="append", since=0)
     return SealedView([layer], [*keys_of(users(range(50))), *unknown_users()])
 
