@@ -23,8 +23,7 @@ READER_METHOD(attribute) {
     attribute->step = step;
     attribute->values = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
     if (offsets.data) attribute->values.length = offsets.length - 1;
-    if (reader_keep(self, call) < 0) return NULL;
-    Py_RETURN_NONE;
+    return reader_done(self, call);
 }
 
 /* attribute_codes(table, block_items, num_codes, usual, words, num_bits, check, starts ...): the codes of sealed items. */

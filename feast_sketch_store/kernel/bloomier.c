@@ -2,11 +2,7 @@
 
 #include "row_reader.h"
 
-#if defined(__GNUC__)
 #define PARITY(word) ((uint64_t)__builtin_parityll(word)) /* needs no instruction that counts bits */
-#else
-#define PARITY(word) ((uint64_t)POPULATION(word) & 1)
-#endif
 
 /* The equation of a row: 64 coefficients from slot `start` on, the first of which is 1. */
 static inline uint64_t start_of(uint64_t hash, uint64_t num_slots) {
@@ -25,13 +21,13 @@ static int is_number_of_slots(Py_ssize_t num_slots) {
     return num_slots >= 64 && num_slots % 64 == 0 && num_slots < (Py_ssize_t)1 << 32;
 }
 
-/* band_rows(hashes, values, num_slots, coefficients, results, left) -> rows left over
+/* band_rows(hashes, values, num_slots, coefficients, results, left)
  *
  * Brings the equations of rows into triangular form. `coefficients[i]` and `results[i]` are the equation that begins at
  * slot i, or 0 if there is none. `left`, uint8[n], is 1 for a row whose equation contradicts those before it. */
 KERNEL_FUNCTION(band_rows) {
     Array hashes, values, coefficients, results, left;
-    Py_ssize_t num_slots, count = 0;
+    Py_ssize_t num_slots;
     if (take(call, "88n8!8!1!.", &hashes, &values, &num_slots, &coefficients, &results, &left) < 0) return NULL;
     if (!is_number_of_slots(num_slots) || values.length != hashes.length || left.length != hashes.length ||
         coefficients.length != num_slots || results.length != num_slots)
@@ -55,10 +51,9 @@ KERNEL_FUNCTION(band_rows) {
             result_of[slot] = value;
         }
         ((uint8_t *)left.data)[row] = !own && value;
-        count += !own && value;
     }
     Py_END_ALLOW_THREADS
-    return PyLong_FromSsize_t(count);
+    Py_RETURN_NONE;
 }
 
 /* solve_slots(coefficients, results, width, words)

@@ -51,8 +51,7 @@ READER_METHOD(fenced) {
     if (take(call, "1.", &delete_barriers) < 0) return NULL;
     if (self->kind != EXACT || self->delete_barriers || delete_barriers.length != self->num_rows) return refuse(DO_NOT_FIT);
     self->delete_barriers = delete_barriers.data;
-    if (reader_keep(self, call) < 0) return NULL;
-    Py_RETURN_NONE;
+    return reader_done(self, call);
 }
 
 /* -- features --------------------------------------------------------------------------------------------------- */
@@ -133,6 +132,5 @@ READER_METHOD(removals) {
     feature->num_removed = ids.length;
     feature->removed = (Values){numbers.data, offsets.data, data.data, numbers.length, data.length};
     if (offsets.data) feature->removed.length = offsets.length - 1;
-    if (reader_keep(self, call) < 0) return NULL;
-    Py_RETURN_NONE;
+    return reader_done(self, call);
 }

@@ -342,11 +342,11 @@ static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t
 }
 
 /* Reads the sets of a row up to feature `last`, and moves `bit` behind them. The ids of those that are wanted follow
- * `first` others in `ids`, which has `capacity` entries. 0, -1 if they are damaged, or the capacity that they need. */
-static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const RowOfSets *row, int32_t *ids, int64_t first,
+ * each other in `ids`, which has `capacity` entries. 0, -1 if they are damaged, or the capacity that they need. */
+static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const RowOfSets *row, int32_t *ids,
                         int64_t capacity) {
     Bits bits = {sets->words, *bit, sets->num_bits};
-    int64_t num_seen = 0, count = first;
+    int64_t num_seen = 0, count = 0;
     for (Py_ssize_t f = 0; f <= last; f++) {
         const Code *code = sets->codes.of + f;
         if (bits.bit > bits.num_bits) return -1;
@@ -511,7 +511,7 @@ static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
 DECODE(decode_anywhere)
 static int (*decode)(const Sets *, const Code *, Job **, Py_ssize_t) = decode_anywhere;
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__)
 __attribute__((target("bmi,bmi2"))) DECODE(decode_bmi2)
 
 void kernel_choose_set_decoder(void) {
@@ -597,7 +597,7 @@ static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, 
     if (!memory || !ids) return FAILED;
     init_row(&row, &sets->codes, memory);
     row.marks = rows->marks;
-    while ((failed = read_row(sets, &start, rows->num_sets - 1, &row, ids, 0, capacity)) > 0) {
+    while ((failed = read_row(sets, &start, rows->num_sets - 1, &row, ids, capacity)) > 0) {
         capacity = 2 * failed;
         ids = arena_get(arena, (size_t)capacity * sizeof *ids);
         if (!ids) return FAILED;
@@ -617,7 +617,7 @@ static int read_one_by_one(const RowReader *rows, Py_ssize_t number, Job *jobs, 
     memset(skipped.marks, 0, (size_t)sets->codes.number);
     for (Py_ssize_t i = 0; i < number; i++) {
         for (int64_t left = jobs[i].num_before; left; left--)
-            if (read_row(sets, &jobs[i].bit, sets->codes.number - 1, &skipped, NULL, 0, 0)) return FAILED;
+            if (read_row(sets, &jobs[i].bit, sets->codes.number - 1, &skipped, NULL, 0)) return FAILED;
         if (read_dependent(rows, jobs[i].bit, own + i * rows->num_sets, arena) < 0) return FAILED;
     }
     return 0;

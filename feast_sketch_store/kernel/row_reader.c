@@ -48,7 +48,6 @@ READER_METHOD(shards) {
     if (reader_keep(self, call) < 0) return NULL;
     self->first_layers = first;
     self->is_served = served.data;
-    self->num_shards = served.length;
     self->shard_shift = (int)shift;
     Py_RETURN_NONE;
 }

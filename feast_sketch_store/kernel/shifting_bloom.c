@@ -114,7 +114,7 @@ LIST_ONES(count_ones_anywhere, list_ones_anywhere, )
 static Py_ssize_t (*count_ones)(const uint64_t *, Py_ssize_t) = count_ones_anywhere;
 static Py_ssize_t (*list_ones)(const uint64_t *, Py_ssize_t, int32_t *) = list_ones_anywhere;
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__)
 LIST_ONES(count_ones_bmi, list_ones_bmi, __attribute__((target("bmi,popcnt"))))
 __attribute__((target("avx2"))) AND_WINDOWS(and_windows_256)
 __attribute__((target("avx512f"))) AND_WINDOWS(and_windows_512)
@@ -407,13 +407,13 @@ KERNEL_FUNCTION(contains) {
 }
 
 /* touch_blocks(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks, clusters,
- *              block_words, unchecked, touched) -> count
+ *              block_words, unchecked, touched)
  *
  * Marks in `touched` the blocks that a read would use and that `unchecked` marks, both uint8[blocks]. */
 KERNEL_FUNCTION(touch_blocks) {
     Reader reader;
     Array unchecked, touched;
-    Py_ssize_t block_words, count = 0;
+    Py_ssize_t block_words;
     if (take_reader(&reader, call) < 0 || take(call, "n11!.", &block_words, &unchecked, &touched) < 0) return NULL;
     if (block_words < 1 || unchecked.length != touched.length ||
         unchecked.length < (reader.symbols.num_table_words - 1) / block_words + 1)
@@ -426,13 +426,11 @@ KERNEL_FUNCTION(touch_blocks) {
                       reader.symbols.num_hashes, windows);
         for (int j = 0; j < reader.symbols.num_hashes; j++) {
             uint64_t last = (windows->starts[j] + (uint64_t)reader.symbols.num_words - 1) / (uint64_t)block_words;
-            for (uint64_t block = windows->starts[j] / (uint64_t)block_words; block <= last; block++) {
-                count += is_unchecked[block] && !is_touched[block];
+            for (uint64_t block = windows->starts[j] / (uint64_t)block_words; block <= last; block++)
                 is_touched[block] |= is_unchecked[block];
-            }
         }
     }
-    return PyLong_FromSsize_t(count);
+    Py_RETURN_NONE;
 }
 
 /* add_facts(part, first, num_words_of_part, num_words, salt, salt, hashes, places, indptr, narrow, wide, first_symbol,
@@ -739,6 +737,5 @@ READER_METHOD(clusters) {
     if (self->kind != LISTED || !feature || !feature->symbols) return refuse("no feature was begun");
     if (numbers_take(call, &feature->clusters) < 0 || take(call, ".") < 0) return NULL;
     if ((int64_t)feature->clusters.length != self->num_rows) return refuse(DO_NOT_FIT);
-    if (reader_keep(self, call) < 0) return NULL;
-    Py_RETURN_NONE;
+    return reader_done(self, call);
 }

@@ -125,7 +125,7 @@ READ_LIST(read_anywhere)
 static int64_t (*read_list)(const ListCode *, uint64_t, uint64_t, Window, int64_t, int32_t *, int64_t *, int64_t *,
                             int64_t *) = read_anywhere;
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__)
 __attribute__((target("bmi,bmi2"))) READ_LIST(read_bmi2)
 
 void kernel_choose_list_decoder(void) {

@@ -318,7 +318,6 @@ struct RowReader {
      * shards */
     const int64_t *first_layers;
     const uint8_t *is_served;
-    int64_t num_shards;
     int shard_shift;
     /* the objects that all pointers point into */
     Py_buffer *buffers;
