@@ -74,7 +74,6 @@ static int ascending_take(Call *call, Ascending *numbers, int by_value) {
     return 0;
 }
 
-#define AHEAD 4 /* rows between a prefetch and the read of what it fetched */
 #define EACH_BYTE 0x0101010101010101ull
 
 /* For each byte, the number of ones up to its end. */
@@ -273,17 +272,6 @@ int index_fits(const RowIndex *index) {
     return index->range && (index->range - 1) >> numbers->lows.width == (uint64_t)numbers->num_buckets - 1;
 }
 
-/* Takes the arguments of `take_ascending`, range and twins. 0, or -1 with an exception. */
-static int take_row_index(Call *call, RowIndex *index) {
-    Array twins;
-    if (ascending_take(call, &index->fingerprints, 1) < 0 || take(call, "w8", &index->range, &twins) < 0) return -1;
-    index->twins = twins.data;
-    index->num_twins = twins.length;
-    if (index_fits(index)) return 0;
-    refuse(DO_NOT_FIT);
-    return -1;
-}
-
 /* The row of a hash, among several from `first` on with the same fingerprint. */
 static int64_t find_twin(const RowIndex *index, uint64_t hash, uint64_t fingerprint, int64_t first) {
     int64_t low = 0, high = index->num_twins;
@@ -326,22 +314,4 @@ int64_t index_find(const RowIndex *index, uint64_t hash) {
 void index_expect(const RowIndex *index, uint64_t hash) {
     uint64_t bucket = index_bucket(index, hash);
     if (bucket) expect_bit(&index->fingerprints, bucket - 1);
-}
-
-/* find_rows(*fingerprints, range, twins, hashes, rows)
- *
- * The row of each hash, uint64[n]: int64[n], -1 for a hash without a row. */
-KERNEL_FUNCTION(find_rows) {
-    Array hashes, rows;
-    RowIndex index;
-    if (take_row_index(call, &index) < 0 || take(call, "88!.", &hashes, &rows) < 0) return NULL;
-    if (rows.length != hashes.length) return refuse(DO_NOT_FIT);
-    const uint64_t *hash = hashes.data;
-    for (Py_ssize_t i = 0; i < hashes.length; i++) {
-        if (i + AHEAD < hashes.length) index_expect(&index, hash[i + AHEAD]);
-        int64_t row = index_find(&index, hash[i]);
-        if (row == DAMAGED_INDEX) return refuse("the index of rows cannot be read");
-        ((int64_t *)rows.data)[i] = row;
-    }
-    Py_RETURN_NONE;
 }

@@ -170,7 +170,7 @@ int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of st
     DO(possible_symbols) DO(contains) DO(touch_blocks) DO(add_facts)          \
     DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
     DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows)                      \
-    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(find_rows) DO(write_sets)                   \
+    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(write_sets)                   \
     DO(hash_int64_key) DO(hash_key) DO(hash_message)                                                 \
     DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up) DO(vectors_to_json)
 

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.responses import EPOCH, rows_of
-from feast_sketch_store.kernel import EXPIRED, NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
+from feast_sketch_store.kernel import EXPIRED, FOUND, NAMES, SEED, WITH_WEIGHTS, RowReader, row_hashes
 from feast_sketch_store.kernel import _compiled as compiled
 from feast_sketch_store.layers import Goal, presence
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Wanted, find, stack
@@ -19,7 +19,7 @@ from feast_sketch_store.rows.codecs import MISSING, VALUE
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, deletions
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
-from feast_sketch_store.succinct import FingerprintIndex
+from feast_sketch_store.succinct import FingerprintIndex, PackedInts
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_key
 from tests.oracle.messages import feast_values
@@ -169,10 +169,23 @@ def take_ascending(numbers, indices):
 
 def find_rows(index, hashes):
     """The rows of entities by an index of fingerprints: int64[n], -1 for an entity without a row."""
-    rows = np.empty(len(hashes), np.int64)
-    numbers = index.fingerprints.arguments[:7]
-    compiled.find_rows(*numbers, index.range, index.twins, np.ascontiguousarray(hashes), rows)
-    return rows
+    listed, stacked = RowReader(), RowReader()
+    numbers = PackedInts.pack(np.arange(len(index))).arguments  # as timestamps of the rows
+    listed.listed(0, 0, *index.fingerprints.arguments, index.range, index.twins, *numbers, None, None)
+    stacked.layer(listed, None, None, None)
+    keys = np.stack((np.zeros_like(hashes), unmixed(hashes)), axis=1)  # whose row hashes these are
+    statuses, rows = np.empty(len(hashes), np.uint8), np.empty(len(hashes), np.int64)
+    stacked.found(keys, NO_TIMESTAMP, statuses, rows)
+    return np.where(statuses == FOUND, rows, -1)
+
+
+def unmixed(hashes):
+    """The reverse of `mix64`: uint64[n]."""
+    hashes = hashes ^ hashes >> np.uint64(31) ^ hashes >> np.uint64(62)
+    hashes = hashes * np.uint64(0x319642B2D24D8EC3)
+    hashes = hashes ^ hashes >> np.uint64(27) ^ hashes >> np.uint64(54)
+    hashes = hashes * np.uint64(0x96DE1B173F119089)
+    return hashes ^ hashes >> np.uint64(30) ^ hashes >> np.uint64(60)
 
 
 def look_up(function, hashes):

@@ -17,24 +17,23 @@ from tests.helpers.cases import case
 WORDS, HASHES, SALT = np.zeros(12, np.uint64), np.zeros((3, 2), np.uint64), (1, 2)
 READ = (WORDS, 10, *SALT, HASHES, 0, 128, 3, None, None, None, None)  # a window of 2 words
 MASKED = (*READ[:9], np.array([1, 3]), np.zeros((2, 1, 2), np.uint64), np.array([0, 1, 0], np.int32))
-FOUND = np.zeros(2, np.uint64), np.zeros(2, np.int64)
 PARAMETERS, STARTS, LEVELS = np.array([[1, 0, -1]]), np.array([0, 3]), np.zeros(3, np.uint8)
 LEFT, HEADERS = np.zeros((1, 320), np.uint8), np.arange(256, dtype=np.uint8)[None]
 SETS = np.array([2, 1], np.int32), np.array([0, 2, 3]), np.array([0, 1, 2], np.int32)
 ENDS = np.zeros(2, np.int64)
 CODES = (PARAMETERS, STARTS, LEVELS, LEFT, HEADERS, WORDS, 100)
 ASCENDING = (np.array([0b101], np.uint64), 8, 2, WORDS, 9, WORDS, 9)  # one in bucket 0 and one in bucket 1
-INDEX = (*ASCENDING, 8 << 9, np.zeros(1, np.uint64))
 CHECKED = (*ASCENDING, None, None, None)  # all blocks of highs, lows and samples
+INDEX = (*CHECKED, 8 << 9, np.zeros(1, np.uint64))
 TABLES, WIDTHS = np.full(3 * 4096, 1, np.uint16), np.zeros(15, np.uint8)
 LISTS = (TABLES, WIDTHS, 3, WORDS, 9, None, *CHECKED, 0, 1, None, 0)
 INDPTR, IDS = np.zeros(4, np.int64), np.zeros(500, np.int32)
 
 
-def listed():
+def listed(*index):
     """Two rows without features."""
     rows, times = compiled.RowReader(), (np.zeros(0, np.uint64), 0, 0, 2, None)
-    rows.listed(*SALT, *CHECKED, *INDEX[7:], *times, None, None)
+    rows.listed(*SALT, *(index or INDEX), *times, None, None)
     return rows
 
 
@@ -161,19 +160,18 @@ MISFITS = {
     "packed": lambda: compiled.take_packed(WORDS, 9, 200, np.array([3]), ENDS[:1].copy()),
     "packed out": lambda: compiled.take_packed(WORDS, 9, 8, np.array([3]), ENDS.copy()),
     "row hashes": lambda: compiled.row_hashes(HASHES, *SALT, ENDS.copy()),
-    "ascending out": lambda: compiled.take_ascending(*ASCENDING, np.array([1]), FOUND[0]),
-    "highs": lambda: compiled.find_rows(WORDS[:0], *INDEX[1:], *FOUND),
-    "no buckets": lambda: compiled.find_rows(INDEX[0], 0, *INDEX[2:], *FOUND),
-    "too many buckets": lambda: compiled.find_rows(INDEX[0], sys.maxsize, *INDEX[2:], *FOUND),
-    "fewer rows than none": lambda: compiled.find_rows(*INDEX[:2], -1, *INDEX[3:], *FOUND),
-    "too many rows": lambda: compiled.find_rows(*INDEX[:2], sys.maxsize, *INDEX[3:], *FOUND),
-    "lows": lambda: compiled.find_rows(*INDEX[:3], WORDS[:1], *INDEX[4:], *FOUND),
-    "low width": lambda: compiled.find_rows(*INDEX[:4], 64, *INDEX[5:], *FOUND),
-    "samples": lambda: compiled.find_rows(*INDEX[:5], WORDS[:0], *INDEX[6:], *FOUND),
-    "sample width": lambda: compiled.find_rows(*INDEX[:6], 65, *INDEX[7:], *FOUND),
-    "range": lambda: compiled.find_rows(*INDEX[:7], (8 << 9) + 1, INDEX[8], *FOUND),
-    "no range": lambda: compiled.find_rows(*INDEX[:7], 0, INDEX[8], *FOUND),
-    "rows found": lambda: compiled.find_rows(*INDEX, FOUND[0], FOUND[1][:1].copy()),
+    "ascending out": lambda: compiled.take_ascending(*ASCENDING, np.array([1]), np.zeros(2, np.uint64)),
+    "highs": lambda: listed(WORDS[:0], *INDEX[1:]),
+    "no buckets": lambda: listed(INDEX[0], 0, *INDEX[2:]),
+    "too many buckets": lambda: listed(INDEX[0], sys.maxsize, *INDEX[2:]),
+    "fewer rows than none": lambda: listed(*INDEX[:2], -1, *INDEX[3:]),
+    "too many rows": lambda: listed(*INDEX[:2], sys.maxsize, *INDEX[3:]),
+    "lows": lambda: listed(*INDEX[:3], WORDS[:1], *INDEX[4:]),
+    "low width": lambda: listed(*INDEX[:4], 64, *INDEX[5:]),
+    "samples": lambda: listed(*INDEX[:5], WORDS[:0], *INDEX[6:]),
+    "sample width": lambda: listed(*INDEX[:6], 65, *INDEX[7:]),
+    "range": lambda: listed(*INDEX[:10], (8 << 9) + 1, INDEX[11]),
+    "no range": lambda: listed(*INDEX[:10], 0, INDEX[11]),
     "levels": lambda: compiled.write_sets(
         PARAMETERS, np.array([0, 4]), LEVELS, LEFT, HEADERS, *SETS, WORDS.copy(), ENDS.copy()
     ),
@@ -239,8 +237,7 @@ CALLS = {
     "sort_rows": (np.array([0, 2]), np.array([3, 1], np.int32)),
     "take_packed": (WORDS, 9, 8, np.array([3]), np.zeros(1, np.uint64)),
     "row_hashes": (HASHES, *SALT, np.zeros(3, np.uint64)),
-    "take_ascending": (*INDEX[:7], np.array([1]), np.zeros(1, np.uint64)),
-    "find_rows": (*INDEX, *FOUND),
+    "take_ascending": (*ASCENDING, np.array([1]), np.zeros(1, np.uint64)),
     "write_sets": (*CODES[:5], *SETS, WORDS, ENDS),
     "check_blocks": (WORDS, np.zeros(48, np.uint8), 4, np.ones(3, np.uint8), 1, 2),
     "band_rows": (*(np.zeros(3, np.uint64), np.ones(3, np.uint64)), 64, *RIBBON, np.zeros(3, np.uint8)),
@@ -356,7 +353,7 @@ def test_a_package_without_its_kernel_says_how_to_get_it():
     assert "pip install --editable ." in done.stderr
 
 
-PARTS_OF_READS = {"find_rows", "look_up", "take_ascending"}  # that tests ask alone
+PARTS_OF_READS = {"look_up", "take_ascending"}  # that tests ask alone
 
 
 @pytest.mark.slow
