@@ -75,7 +75,8 @@ class Elements:
         Parameters
         ----------
         vocabulary, symbols : the elements as ids of a vocabulary, int[n].
-        min_width : the least bits of a number. With 1, a file cannot claim more elements than it has bits.
+        min_width : the least bits of a number. With 1, a file cannot claim more elements than it has bits;
+            0 if the number of rows is stored elsewhere.
         """
         dictionary = cls(_DICTIONARY, PackedInts.pack(symbols, min_width=1), vocabulary)
         most_bytes = dictionary.packed.size_bytes + vocabulary.size_bytes  # a reader unpacks the vocabulary
@@ -197,18 +198,8 @@ class Column(SeparateFeature):
         return cls.of(feature.sealed_codec, feature.states[order], feature.vocabulary, values)
 
     @classmethod
-    def of(
-        cls,
-        codec: FeatureCodec,
-        states: NDArray[np.uint8],
-        vocabulary: Vocabulary,
-        rows: Csr,
-        min_width: int = 1,
-    ) -> Self:
-        """A column of rows, given by their states, uint8[n], and ids of a vocabulary.
-
-        Numbers take at least ``min_width`` bits; use 0 if the number of rows is stored elsewhere.
-        """
+    def of(cls, codec: FeatureCodec, states: NDArray[np.uint8], vocabulary: Vocabulary, rows: Csr) -> Self:
+        """A column of rows, given by their states, uint8[n], and ids of a vocabulary."""
         symbols = rows.ids
         if codec.is_collection:
             bounds = PackedInts.pack(rows.indptr)
@@ -223,7 +214,7 @@ class Column(SeparateFeature):
             symbols = dense
         step, first = _steps_of(states)[0], states.min(initial=VALUE)
         packed = PackedInts.pack((states - first) // step + first)
-        return cls(codec, packed, bounds, Elements.smallest(vocabulary, symbols, min_width), step)
+        return cls(codec, packed, bounds, Elements.smallest(vocabulary, symbols, min_width=1), step)
 
     def __len__(self) -> int:
         return self.states.length
@@ -278,15 +269,14 @@ class Column(SeparateFeature):
         return description, arrays
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts, min_width: int = 1) -> Self:
-        """See `SeparateFeature.from_snapshot`; ``min_width`` as in `of`."""
+    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
         codec = FeatureCodec(
             checked(description["name"], str),
             description["value_field"],
             checked(report_of(description)["codec"], str),
         )
         states = parts.packed("states", description["states"])
-        elements = Elements.from_snapshot(codec, description["elements"], parts, min_width)
+        elements = Elements.from_snapshot(codec, description["elements"], parts, min_width=1)
         bounds = parts.packed("bounds", description["bounds"]) if codec.is_collection else None
         num_rows = bounds.length - 1 if bounds else len(elements)
         state_step = checked(description["state_step"], int)

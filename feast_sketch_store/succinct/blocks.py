@@ -70,7 +70,7 @@ class BlockChecks:
         """Whether all blocks were checked."""
         return not self.pending[0]
 
-    def __call__(self, starts: NDArray[np.int64], num_words: int | NDArray[np.int64]) -> None:
+    def __call__(self, starts: NDArray[np.int64], num_words: int) -> None:
         """Check every block that stretches of words touch, given their first words, int64[...].
 
         Raises DamagedFileError: a block differs from its checksum.
