@@ -59,13 +59,6 @@ def _size(context: click.Context, parameter: click.Parameter, text: str | None) 
     metavar="FILE",
     help="Parquet file of labels: join keys, label, maybe split and candidate, and context features.",
 )
-@click.option(
-    "--model",
-    type=click.Choice(["logistic"]),
-    default="logistic",
-    show_default=True,
-    help="Fitted to labels.",
-)
 @click.option("--offline", is_flag=True, help="Sample the offline source, even if the view has rows.")
 @click.option(
     "--sample",
@@ -89,7 +82,6 @@ def plan(
     noise_ratio: float | None,
     memory: float | None,
     labels: Path | None,
-    model: str,
     offline: bool,
     sample: int,
     html: Path | None,

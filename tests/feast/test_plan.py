@@ -497,7 +497,7 @@ class TestCommandLine:
         }
 
     def test_labels(self, run, labels):
-        status, output, _ = run("--view", "history", "--all", "--auc", str(labels), "--model", "logistic")
+        status, output, _ = run("--view", "history", "--all", "--auc", str(labels))
         assert status == 0
         assert CHOSEN_SETS in output
         assert "AUC without the features" in output
