@@ -221,7 +221,7 @@ int checked_take(Call *call, CheckedAscending *checked, int by_value) {
 
 /* take_ascending(*numbers, places, out)
  *
- * The numbers, uint64[n], with the indexes `places`, int64[n]; `take_ascending` says how they are given. */
+ * The numbers, uint64[n], with the indexes `places`, int64[n]; they are given as to `checked_take`, without checks. */
 KERNEL_FUNCTION(take_ascending) {
     Array places, out;
     Ascending numbers;
