@@ -258,7 +258,7 @@ def resolution(given: Any) -> timedelta:
     tick: timedelta = duration(given)
     if not timedelta(microseconds=1) <= tick <= datetime.max - datetime.min:
         raise ValueError("a resolution must be from a microsecond to 3652058d, such as 1s, 1min or 1h")
-    found = re.fullmatch(r"\s*([0-9.]+)\s*(ms|s|min|h|d)\s*", str(given))
+    found = re.fullmatch(rf"\s*({_NUMBER})\s*(ms|s|min|h|d)\s*", str(given))
     if found is not None and Decimal(found[1]) * int(_DURATIONS[found[2]] * 1000) * 1000 % 1:
         raise ValueError("a resolution must be whole microseconds, such as 0.5s, 1min or 1h")
     return tick

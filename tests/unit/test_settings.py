@@ -346,6 +346,7 @@ def test_tags_of_others_are_left_alone():
         (String, {"sketch.codec": "backing"}, {}, "names no backing_store"),
         (Array(String), {"sketch.list": "{limit: 5}"}, {}, "no effect: sketch.list"),
         (Array(String), {"sketch.codec": "list", "sketch.list": "{resolution: 4e6d}"}, {}, "to 3652058d"),
+        (Array(String), {"sketch.codec": "list", "sketch.list": "{resolution: 1.5e-3ms}"}, {}, "whole micro"),
         (Array(String), {"sketch.codec": "counts", "sketch.target": "noise 1"}, {}, "whole number below"),
         (
             Array(String),
