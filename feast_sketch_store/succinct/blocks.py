@@ -90,7 +90,7 @@ class BlockChecks:
         for block in blocks.tolist():
             self.report(block)
         if len(blocks):
-            self.pending[0] = self.unchecked.any()
+            self._note_end()
 
     def check_ahead(self, first: int, number: int) -> None:
         """Check blocks ahead of time, while others read. A read reports a damaged block."""
@@ -98,7 +98,11 @@ class BlockChecks:
         if self.all_checked or not self.unchecked[first : first + number].any():
             return
         kernel.check_blocks(self.words, self.checksums, self.block_words, self.unchecked, first, number)
-        self.pending[0] = self.unchecked.any()
+        self._note_end()
+
+    def _note_end(self) -> None:
+        if not self.unchecked.any():  # what another thread notes meanwhile stays
+            self.pending[0] = 0
 
     def report(self, block: int) -> None:
         """Check a block: raises the error of one that the kernel found damaged."""

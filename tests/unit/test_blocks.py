@@ -80,3 +80,20 @@ def test_all_blocks_are_asked_for_before_the_first_is_read(words):
     assert check.unchecked.tolist() == [0, 1, 0, 1, 1, 1]
     check(starts(3), 2)
     assert len(asked) == 2
+
+
+def test_another_thread_may_check_the_last_block_meanwhile(words):
+    check = BlockChecks(words, block_checksums(words), "some file")
+    last = len(check.unchecked) - 1
+
+    class Marks(np.ndarray):
+        def any(self):
+            found = super().any()
+            check.unchecked = self.view(np.ndarray)
+            check(starts(last * BLOCK_WORDS), 1)
+            return found
+
+    check(starts(*(block * BLOCK_WORDS for block in range(last - 1))), 1)
+    check.unchecked = check.unchecked.view(Marks)
+    check(starts((last - 1) * BLOCK_WORDS), 1)
+    assert check.all_checked
