@@ -44,11 +44,6 @@ class SymbolQuery(NamedTuple):
     masks: NDArray[np.uint64] | None = None
     clusters: NDArray[np.int32] | None = None
 
-    @property
-    def num_words(self) -> int:
-        """Words of a row of answers."""
-        return -(-self.num_symbols // 64)
-
 
 class SetCodes(NamedTuple):
     """How the sets of each of F features are coded; `succinct.golomb_sets` has the formulas.

@@ -61,7 +61,7 @@ class Table:
     def __init__(self, facts: NDArray[np.int64], vocabulary: int):
         self._asked = SymbolQuery(0, vocabulary, NUM_HASHES)
         num_bits = int(facts.size * BITS_PER_FACT)
-        builder = ShiftingBloomFilterBuilder(num_bits, self._asked.num_words, new_salt())
+        builder = ShiftingBloomFilterBuilder(num_bits, -(-vocabulary // 64), new_salt())
         users, indptr = np.arange(len(facts), dtype=np.int32), np.arange(len(facts) + 1) * facts.shape[1]
         symbols = facts.reshape(-1).astype(np.int32)
         builder.add_rows(self.hashes(range(len(facts))), users, indptr, symbols, NUM_HASHES)

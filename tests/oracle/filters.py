@@ -51,7 +51,8 @@ def touched_blocks(table, asked, entity_hashes, block_words, unchecked):
         for j in range(asked.num_hashes):
             offset, _ = position(entity_hash, table.salt, j, table.num_words)
             first = (offset + asked.first_word) % table.num_words
-            touched |= {word // block_words for word in range(first, first + asked.num_words)}
+            words = range(first, first + -(-asked.num_symbols // 64))
+            touched |= {word // block_words for word in words}
     return sorted(block for block in touched if unchecked[block])
 
 

@@ -49,7 +49,7 @@ def masks(draw, query, num_entities, rng):
         query.num_hashes,
     ]
     num_clusters = draw(st.integers(1, 5))
-    shape = (num_clusters, len(ends) - 1, query.num_words)
+    shape = (num_clusters, len(ends) - 1, -(-query.num_symbols // 64))
     return {
         "ends": np.array(ends),
         "masks": rng.integers(0, 2**64, shape, np.uint64) & rng.integers(0, 2**64, shape, np.uint64),
