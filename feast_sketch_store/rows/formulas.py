@@ -6,7 +6,6 @@ order. So a row gets the same score wherever it is computed: at a seal, at a rea
 training rows. Values that a formula does not know add nothing.
 """
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -64,14 +63,6 @@ class Formula:
             raise ValueError("the weights of a formula do not fit its values")
         if not (0 < self.step < np.inf and 0 < self.unit < np.inf):
             raise ValueError("the unit and the step of a formula must be finite and above 0")
-
-    @property
-    def digest(self) -> bytes:
-        """A hash of what decides the results: formulas with equal digests give equal results."""
-        parts = [source.weights.tobytes() for source in self.sources]
-        parts += [str(source.vocabulary.values.to_pylist()).encode() for source in self.sources]
-        head = repr((self.unit, self.step, [source.feature for source in self.sources])).encode()
-        return hashlib.blake2b(head + b"".join(parts)).digest()
 
     @property
     def size_bytes(self) -> int:

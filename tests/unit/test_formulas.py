@@ -101,7 +101,6 @@ def test_the_version_of_a_score_is_that_of_its_weights(lists):
     _, more_rows = score_of(lists[:100], known=first)
     _, others = score_of(lists, known=more_rows, scale=2.0)
     assert [first.version, more_rows.version, others.version] == [1, 1, 2]
-    assert first.digest != others.digest
 
 
 def test_parts_that_do_not_fit_are_refused(formula):
