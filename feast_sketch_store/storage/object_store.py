@@ -285,7 +285,7 @@ def _take(objects: Objects, key: str, holder: bytes) -> bool:
     if found is None:
         return False  # it was released just now
     # One that is dated further ahead than it can last is from before that clock was put back.
-    if abs(objects.now() - found.modified_at) < LEASE_SECONDS:
+    if any(abs(now() - found.modified_at) < LEASE_SECONDS for now in (objects.known_now, objects.now)):
         return False
     return objects.replace(key, holder, found)
 
