@@ -31,7 +31,9 @@ from feast_sketch_store.adapter.list_updates import updates
 from feast_sketch_store.adapter.open_views import OpenViews, explained, opened, storage_of
 from feast_sketch_store.adapter.options import (
     OnlineStoreOptions,
+    place_of,
     require_writer,
+    settings_of,
     stored_versions,
 )
 from feast_sketch_store.adapter.plans import Columns, Plan, Plans, columns_of, question_of, refresh
@@ -55,9 +57,8 @@ from feast_sketch_store.errors import (
 )
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow, deletions
-from feast_sketch_store.settings.resolve import asked_join_keys, resolve, ttl_microseconds
+from feast_sketch_store.settings.resolve import asked_join_keys, ttl_microseconds
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.removal import remove_project, remove_view
 from feast_sketch_store.view.state import State
@@ -548,11 +549,9 @@ class SketchOnlineStore(OnlineStore):
         for view in self._forget_views():
             view.end_seals()
         require_writer(config)
-        options = config.online_store
-        place = StorePlace.of(config.repo_path, options.path, options.storage_options)
         versions = [(table, stored_versions(config, table)) for table in tables]
-        remove_project(place, config.project)
-        backed = options.backing_store
+        remove_project(place_of(config), config.project)
+        backed = config.online_store.backing_store
         if backed is not None and backed.owned and (store := self.backing(config)) is not None:
             store.teardown(versions)
 
@@ -620,7 +619,7 @@ def _raw_rows(
 def _has_backed(config: RepoConfig, table: FeatureView) -> bool:
     """Whether a view that is being dropped had backed features, as far as its definition shows."""
     try:
-        settings = resolve(config.online_store, table, config.repo_path)
+        settings = settings_of(config, table)
     except SketchStoreError:
         return False
     return bool(settings.backed_codecs)

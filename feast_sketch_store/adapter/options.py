@@ -10,7 +10,15 @@ from typing import Any, Literal
 
 from feast.feature_view import FeatureView
 from feast.repo_config import FeastConfigBaseModel, RepoConfig
-from pydantic import Field, SecretStr, ValidationError, field_serializer, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    SecretStr,
+    ValidationError,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from feast_sketch_store.errors import StorageError
@@ -43,6 +51,13 @@ _OwnType = Literal[
 _MAX_VERSIONS = 1_000  # of a view, that are looked for
 
 
+def _current_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed: absolute paths need none
+        return Path()
+
+
 class OnlineStoreOptions(FeastConfigBaseModel):
     """The ``online_store`` section of ``feature_store.yaml``."""
 
@@ -64,6 +79,9 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     compaction: Compaction = Compaction()
     gate: Gate = Gate()
     advanced: Advanced = Advanced()
+
+    # What Feast's folder of the repository is relative to: the process may change its folder later.
+    _read_in: Path = PrivateAttr(default_factory=_current_folder)
 
     @model_validator(mode="before")
     @classmethod
@@ -125,7 +143,7 @@ def settings_of(config: RepoConfig, table: FeatureView) -> ViewSettings:
     """The settings of a view, with the name by which commands and errors know it: also the first version has
     its number if versions are kept apart, because commands take the plain name for the version in use.
     """
-    settings, version = resolve(config.online_store, table, config.repo_path), version_of(config, table)
+    settings, version = resolve(config.online_store, table, folder_of(config)), version_of(config, table)
     return settings if version is None else replace(settings, view=f"{table.name}@v{version}")
 
 
@@ -139,9 +157,8 @@ def stored_versions(config: RepoConfig, table: FeatureView) -> dict[int, Storage
 
     A declaration that was not applied has no version, and one that is pinned to a version has newer ones.
     """
-    options, own = config.online_store, getattr(table, "current_version_number", None) or 0
-    place = StorePlace.of(config.repo_path, options.path, options.storage_options)
-    stored = set(place.project(config.project).folders())
+    own = getattr(table, "current_version_number", None) or 0
+    stored = set(place_of(config).project(config.project).folders())
     names = [versioned_name(table.name, version) for version in range(max(own + 1, _MAX_VERSIONS))]
     return {
         version: view_storage(config, name)
@@ -150,21 +167,35 @@ def stored_versions(config: RepoConfig, table: FeatureView) -> dict[int, Storage
     }
 
 
+def folder_of(config: RepoConfig) -> Path:
+    """The folder of a repository. Feast's may be relative to what was the current one when it was opened."""
+    read_in: Path = config.online_store._read_in
+    return read_in / (config.repo_path or "")
+
+
+def place_of(config: RepoConfig) -> StorePlace:
+    """Where the store of a repository is."""
+    options = config.online_store
+    return StorePlace.of(folder_of(config), options.path, options.storage_options, options.cache_path)
+
+
 def view_storage(config: RepoConfig, name: str) -> Storage:
     """The storage of what the store keeps under a name; it may be empty."""
     options = config.online_store
+    folder = options._read_in, config.repo_path
     given = tuple(options.storage_options.items())
     more = options.cache_path, options.read_only
-    return _view_storage(config.repo_path, options.path, given, more, config.project, name)
+    return _view_storage(folder, options.path, given, more, config.project, name)
 
 
 @functools.lru_cache(maxsize=1024)  # cached, because every read turns names into folders
 def _view_storage(
-    repo_path: Path | None,
+    folder: tuple[Path, Path | None],
     path: str,
     options: tuple[tuple[str, SecretStr], ...],
     more: tuple[str | None, bool],
     project: str,
     view: str,
 ) -> Storage:
-    return StorePlace.of(repo_path, path, dict(options), *more).view(project, view)
+    read_in, repo_path = folder
+    return StorePlace.of(read_in / (repo_path or ""), path, dict(options), *more).view(project, view)

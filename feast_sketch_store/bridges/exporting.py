@@ -10,13 +10,13 @@ from feast.infra.online_stores.helpers import get_online_store_from_config
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig, load_repo_config
 
+from feast_sketch_store.adapter.options import place_of
 from feast_sketch_store.adapter.responses import logged_rows
 from feast_sketch_store.errors import SettingsError, StorageError, reason_of
 from feast_sketch_store.online_store import SketchOnlineStoreConfig, any_feature_view
 from feast_sketch_store.operations.maintenance import opened_view
 from feast_sketch_store.rows.entity_keys import SERIALIZATION_VERSION
 from feast_sketch_store.settings.resolve import ttl_microseconds
-from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.live_shard import expire_before_of
 
 _ROWS_A_BATCH = 1_000
@@ -91,7 +91,7 @@ def export(
 
 def _place(config: RepoConfig) -> object:
     """Where the rows of a project are in a store of this package; something else for other stores."""
-    if not isinstance(options := config.online_store, SketchOnlineStoreConfig):
+    if not isinstance(config.online_store, SketchOnlineStoreConfig):
         return config
-    path = StorePlace.of(config.repo_path, options.path).path
+    path = place_of(config).path
     return config.project, path.resolve() if isinstance(path, Path) else path.rstrip("/")

@@ -24,8 +24,8 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.options import settings_of
 from feast_sketch_store.engines.write_job import TASK_REPORT, WriteJob, write
-from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.view.semantics import REPLACE
 
 _logger = logging.getLogger(__name__)
@@ -101,8 +101,7 @@ class _Builder(SparkFeatureBuilder):
             return False
         if getattr(view, "feature_transformation", None) or getattr(view, "enable_validation", False):
             return False
-        settings = resolve(self._config.online_store, view, self._config.repo_path)
-        return settings.semantics == REPLACE
+        return settings_of(self._config, view).semantics == REPLACE
 
     def build_output_nodes(self, view: Any, input_node: Any) -> "_WriteNode":
         node = _WriteNode(f"{view.name}:output", self.dag_root.view, [input_node], self._engine.partitions)

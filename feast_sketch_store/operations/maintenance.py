@@ -26,7 +26,7 @@ from feast.value_type import ValueType
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.backing import NOWHERE
-from feast_sketch_store.adapter.options import name_in_store, require_writer
+from feast_sketch_store.adapter.options import name_in_store, place_of, require_writer
 from feast_sketch_store.errors import RowError, SketchStoreError
 from feast_sketch_store.layers import SealedRows, SketchLayer
 from feast_sketch_store.online_store import (
@@ -47,7 +47,6 @@ from feast_sketch_store.settings.resolve import first_moment, ttl_microseconds
 from feast_sketch_store.settings.table import Backing
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.storage.names import left_over
-from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.structures.sizing import within
 from feast_sketch_store.view import holding, rebuilding
 from feast_sketch_store.view.live_shard import expire_before_of
@@ -184,9 +183,7 @@ def inspect_all(store: FeatureStore, views: Sequence[str]) -> tuple[list[ViewRep
             reports[name_in_store(store.config, table)] = _report(store, view, table)
         except SketchStoreError as error:
             failed.append(error)
-    options = store.config.online_store
-    place = StorePlace.of(store.config.repo_path, options.path, options.storage_options, options.cache_path)
-    measured = reader_bytes(place, store.project, [*reports]) if reports else {}
+    measured = reader_bytes(place_of(store.config), store.project, [*reports]) if reports else {}
     return [replace(report, private_bytes=measured.get(name)) for name, report in reports.items()], failed
 
 

@@ -17,6 +17,7 @@ from feast.protos.feast.types.Value_pb2 import Value
 from numpy.typing import NDArray
 
 from feast_sketch_store import feast_parts
+from feast_sketch_store.adapter.options import settings_of
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.layers.presence import bucket_timestamps
 from feast_sketch_store.online_store import any_feature_view, online_store_of
@@ -29,7 +30,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_columns
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
-from feast_sketch_store.settings.resolve import first_moment, join_key_columns, resolve
+from feast_sketch_store.settings.resolve import first_moment, join_key_columns
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.semantics import FoldedRows, RowSemantics, named
@@ -58,7 +59,7 @@ class PlannedView:
         """
         online_store_of(store)
         table = any_feature_view(store, view)
-        settings = resolve(store.config.online_store, table, store.config.repo_path)
+        settings = settings_of(store.config, table)
         codecs = [codec for codec in settings.codecs if codec.name == MEMBERSHIP or codec.is_plain_list]
         if not codecs:
             raise PlanError(

@@ -37,7 +37,6 @@ def find_view(
     if is_url(given):
         return StorePlace.of(None, given, storage_options).find_view(project, feature_view), configured
     path = Path(given)
-    place = StorePlace(path)
     config = path / _YAML if path.is_dir() else path
     if config.is_file():
         settings = _settings_of(config)
@@ -61,7 +60,9 @@ def find_view(
             options.get("cache_path") if configured.is_replica else None,
             configured.is_replica,
         )
-    elif not path.is_dir():
+    elif path.is_dir():
+        place = StorePlace.of(None, given)
+    else:
         raise SettingsError(f"{path}: is neither a {_YAML}, nor a folder with one, nor the folder of a store")
     try:
         return place.find_view(project, feature_view), configured

@@ -83,4 +83,4 @@ class StorePlace:
 
 def _local_path(repo_path: Path | None, path: str) -> Path:
     """The folder of a store; its configured path is relative to the feature repository."""
-    return Path(repo_path or ".").absolute() / Path(path).expanduser()
+    return Path(repo_path or "", Path(path).expanduser()).absolute()

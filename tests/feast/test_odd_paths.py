@@ -13,7 +13,7 @@ from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 from tests.helpers.keys import user_key
 from tests.helpers.length import by_length
-from tests.helpers.repository import USER, make_config, make_view
+from tests.helpers.repository import USER, make_config, make_repository, make_view
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAMES = [
@@ -114,3 +114,45 @@ def test_a_folder_of_any_name(tmp_path, where, name):
     assert folder.is_dir()
     store.teardown()
     assert not folder.exists()
+
+
+def test_a_relative_repository_stays_where_it_was_opened(tmp_path, monkeypatch):
+    """Two repositories of the same names, each opened from within its folder, as in a notebook."""
+    stores = {}
+    for name in ("FR", "DE"):
+        view, registry = make_view({"country": String, "user_id": Int64}), str(tmp_path / f"{name}.db")
+        make_repository(tmp_path / name, view, registry=registry, refresh=0)
+        monkeypatch.chdir(tmp_path / name)
+        stores[name] = FeatureStore(repo_path=".")
+        write(stores[name], u1=name)
+    for name, store in stores.items():
+        assert read(store) == [name, None, None]
+    monkeypatch.chdir(tmp_path)
+    write(stores["FR"], u2="PT")
+    assert read(stores["FR"]) == ["FR", "PT", None]
+    assert read(FeatureStore(repo_path="FR")) == ["FR", "PT", None]
+    stores["DE"].teardown()
+    assert not (tmp_path / "DE" / "sketch" / "shop").exists()
+
+
+@pytest.mark.parametrize("given", [".", "sketch", "feature_store.yaml"])
+def test_a_reader_stays_where_it_was_opened(tmp_path, monkeypatch, given):
+    store = make_repository(tmp_path, make_view({"country": String, "user_id": Int64}), refresh=0)
+    write(store, u1="FR")
+    monkeypatch.chdir(tmp_path)
+    reader = SketchReader(given, "history", refresh_interval_seconds=0)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert reader.arrow("country", [1]).to_pylist() == ["FR"]
+
+
+def test_a_whole_path_needs_no_current_folder(tmp_path, monkeypatch):
+    write(make_store(tmp_path / "repo", "sketch"), u1="FR")
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir(tmp_path / "removed")
+    (tmp_path / "removed").rmdir()
+    place = str(tmp_path / "repo" / "sketch")
+    config = make_config(tmp_path / "repo", path=place)
+    config.repo_path = None
+    assert read(FeatureStore(repo_path=place, config=config))[0] == "FR"
+    assert SketchReader(place, "history").arrow("country", [1]).to_pylist() == ["FR"]
