@@ -135,7 +135,7 @@ class LiveShard:
 
     def close(self) -> None:
         """Wait for a refresh that is under way, so that the view's files can be closed."""
-        with self._refresh_lock:  # held from before a thread starts until it is done
+        with self._refresh_lock:  # held while a thread is started
             refresher = self._refresher
         if refresher is not None:
             refresher.join()
@@ -281,23 +281,20 @@ class LiveShard:
         """
         asked_at = time.monotonic()
         # A second reader may use the old state during a refresh, if that is not too old.
-        if not self._refresh_lock.acquire(blocking=self._is_stale(self.refresh_interval_seconds)):
+        if self._refresh_lock.locked() and not self._is_stale(self.refresh_interval_seconds):
             return
-        in_thread = False
-        try:
+        with self._refresh_lock:  # after an interrupt, a call of `acquire` would leave it locked
             if self._polled_at >= asked_at and not self._is_stale(np.inf):
                 return
             if self._is_stale(self.refresh_interval_seconds):
                 self._refresh_or_warn()
             elif self._is_stale(self.refresh_interval_seconds / 2) and self._is_outdated():
+                if self._refresher is not None and self._refresher.is_alive():
+                    return
                 self._refresher = threading.Thread(target=self._refresh_in_thread, name=REFRESHER)
-                in_thread = started(self._refresher)
-                if not in_thread:
+                if not started(self._refresher):
                     self._refresher = None
                     self._refresh_or_warn()
-        finally:
-            if not in_thread:
-                self._refresh_lock.release()
 
     def poll(self) -> None:
         """Poll the storage and load what is new. Raises nothing, because the next poll may succeed."""
@@ -336,11 +333,9 @@ class LiveShard:
         return is_outdated
 
     def _refresh_in_thread(self) -> None:
-        """Load new rows, then release the lock, which the starter of the thread acquired."""
-        try:
+        """Load new rows while reads go on."""
+        with self._refresh_lock:
             self._refresh_or_warn(reads_go_on=True)
-        finally:
-            self._refresh_lock.release()
 
     def _refresh_or_warn(self, reads_go_on: bool = False) -> None:
         """Refresh. If that fails, keep the current state, if there is one."""

@@ -1,11 +1,13 @@
 """What a view tells of how fresh it is, and reads that wait for polls."""
 
 import math
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 
@@ -105,6 +107,12 @@ def test_a_view_tells_that_it_refreshes(make_view):
     assert reader.get(2) == {2: {"b"}}
 
 
+def told_of_waits(lock, tell):
+    """A lock that tells of each who is about to wait for it."""
+    enter, leave = Mock(side_effect=lambda: (tell(), lock.acquire())), Mock(side_effect=lock.__exit__)
+    return MagicMock(locked=lock.locked, __enter__=enter, __exit__=leave)
+
+
 def test_a_poll_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(make_view, monkeypatch):
     """Nor is one that failed made again at once."""
     writer, reader = make_view(), make_view(interval=1.0)
@@ -124,11 +132,7 @@ def test_a_poll_that_takes_longer_than_the_interval_serves_all_that_wait_for_it(
 
         looks = shard._loader.load = Mock(side_effect=load_slowly)
 
-        def acquire(blocking):
-            waits.release()
-            return lock.acquire(blocking)
-
-        shard._refresh_lock = Mock(acquire=acquire, release=lock.release)
+        shard._refresh_lock = told_of_waits(lock, waits.release)
         with ThreadPoolExecutor(5) as pool:
             with lock:
                 found = [pool.submit(reader.get, 1) for _ in range(5)]
@@ -155,19 +159,40 @@ def test_a_read_that_waits_for_a_failing_poll_sees_what_its_process_wrote_meanwh
         assert may_fail.wait(60)
         raise StorageError("no answer")
 
-    def acquire(blocking):
-        waits.set()
-        return lock.acquire(blocking)
-
     shard._loader.load = fail_once
     writer.put(1, "b", second=1)
     with ThreadPoolExecutor(2) as pool:
         failing = pool.submit(reader.get, 1)
         assert has_begun.wait(60)
         writer.put(2, "c")
-        shard._refresh_lock = Mock(acquire=acquire, release=lock.release)
+        shard._refresh_lock = told_of_waits(lock, waits.set)
         waiting = pool.submit(reader.get, 2)
         assert waits.wait(60)
         may_fail.set()
         assert failing.result() == {1: {"a"}}
         assert waiting.result() == {2: {"c"}}
+
+
+def test_a_read_that_is_interrupted_at_any_line_holds_up_no_other_one(make_view):
+    writer, reader = make_view(), make_view()
+    writer.put(1, "a")
+    shard = reader.view.shards[0]
+    polls = type(shard)._poll_in_turn.__code__
+    for line in {line for _, _, line in polls.co_lines() if line}:
+
+        def interrupt(frame, event, argument, line=line):
+            if event == "line" and frame.f_lineno == line:
+                raise KeyboardInterrupt
+            return interrupt if frame.f_code is polls else None
+
+        shard._polled_at = -math.inf
+        reader.view._good_until = -math.inf
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            with suppress(KeyboardInterrupt):
+                reader.get(1)
+        finally:
+            sys.settrace(before)
+        assert not shard._refresh_lock.locked(), line
+        assert reader.get(1) == {1: {"a"}}
