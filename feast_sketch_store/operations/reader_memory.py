@@ -25,6 +25,7 @@ _logger = logging.getLogger(__name__)
 
 _NO_REFRESH = 1e9  # seconds
 _MOST_READERS, _ENOUGH_BYTES = 16, 1 << 22  # what a small view takes is a mean over several
+_MOST_FETCHES = 2  # an opening in a bucket takes requests
 
 
 def reader_bytes(place: StorePlace, project: str, names: Sequence[str]) -> Mapping[str, int]:
@@ -37,7 +38,7 @@ def reader_bytes(place: StorePlace, project: str, names: Sequence[str]) -> Mappi
         return {}
     cache = None if place.cache_path is None else str(place.cache_path)
     asked = json.dumps([str(place.path), dict(place.options), cache, project, *names])
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-P", "-m", __name__]  # no module of the current folder
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     measured: dict[str, int] = dict(map(json.loads, done.stdout.splitlines()))
     if missing := [name for name in names if name not in measured]:
@@ -52,8 +53,9 @@ def reader_bytes(place: StorePlace, project: str, names: Sequence[str]) -> Mappi
 def _measure(place: StorePlace, project: str, view: str) -> int:
     nobody, taken = np.zeros((1, 2), np.uint64), list[int]()
     storage = place.view(project, view)
+    most = _MOST_FETCHES if storage.fetches else _MOST_READERS
     with ExitStack() as readers:
-        while len(taken) < 2 or (len(taken) <= _MOST_READERS and taken[-1] - taken[0] < _ENOUGH_BYTES):
+        while len(taken) < 2 or (len(taken) <= most and taken[-1] - taken[0] < _ENOUGH_BYTES):
             reader = ReadOnlyView(storage, view, _NO_REFRESH)
             readers.callback(reader.close)
             reader.read(nobody, [codec.feature for codec in reader.file.codecs])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import obstore
 import pandas as pd
@@ -277,14 +278,26 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
     assert countries(replica, 6, 7, 8) == ["FR", "DE", "IT"]
 
 
-def test_the_memory_of_a_reader_is_that_of_one_that_maps_the_cache(replica, moto, url, monkeypatch):
+def test_the_memory_of_a_reader_is_that_of_one_that_maps_the_cache(replica, moto, url, monkeypatch, tmp_path):
     if private_bytes() is None:
         pytest.skip("the system does not tell")
     assert countries(replica, 7) == ["FR"]
     bucket = moto.obstore(url)
     obstore.delete(bucket, [key for key in moto.all_bytes(url) if key.endswith(".base.sketch")])
     monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
+    (tmp_path / "json.py").write_text("raise ValueError")
+    monkeypatch.chdir(tmp_path)  # its modules are not those of a reader
     assert maintenance.inspect(replica, "history").private_bytes is not None
+
+
+@pytest.mark.parametrize(("fetches", "openings"), [(True, 3), (False, 17)])
+def test_a_small_view_is_opened_less_often_where_that_takes_requests(monkeypatch, fetches, openings):
+    opened = Mock(return_value=Mock(file=Mock(codecs=[])))
+    monkeypatch.setattr(reader_memory, "ReadOnlyView", opened)
+    monkeypatch.setattr(reader_memory, "private_bytes", lambda: 1 << 20)
+    place = Mock(view=Mock(return_value=Mock(fetches=fetches)))
+    assert reader_memory._measure(place, "shop", "history") == 0
+    assert opened.call_count == openings
 
 
 def test_processes_of_a_host_map_what_one_has_fetched(store, replica, tmp_path):
