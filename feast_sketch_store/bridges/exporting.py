@@ -65,7 +65,8 @@ def export(
             f"{other}: set entity_key_serialization_version: {SERIALIZATION_VERSION}, in which keys are kept"
         )
     taken = done = 0
-    features = [codec.feature for codec in opened.settings.codecs if not codec.is_computed]
+    # Ids are those of increments, and do not fit the sums.
+    features = [c.feature for c in opened.settings.codecs if not c.is_computed and not c.ids_of]
     absent = {name: Value() for name in features}  # else the other store keeps those of the row before
     parts = opened.kept_rows()
     total = sum(len(kept) for kept in parts)

@@ -158,6 +158,26 @@ def test_every_row_goes_back(tmp_path, filled, other, kind, state):
         assert wanted[absent] == (None,) * len(fields)
 
 
+def test_counts_that_grow_come_back(tmp_path):
+    """Rows of sums are increments of an empty view, also if they are imported twice."""
+    fields = [Field(name="author", dtype=Array(Int64), tags={"sketch.codec": "counts"})]
+    fields += [Field(name="views", dtype=Array(Int64), tags={"sketch.of": "author"})]
+    fields += [Field(name="events", dtype=Array(String), tags={"sketch.ids_of": "author"})]
+    view = make_view(fields, pushed="clicks", tags={"sketch.rows": "append"})
+    first, second = (make_repository(tmp_path / name, view) for name in ("first", "second"))
+    for number in range(3):
+        event = {"author": [[7, 8]] * 2, "views": [[1, 2]] * 2, "events": [[f"{number}", f"b{number}"]] * 2}
+        push(first, user_id=[1, 2], **event, event=hours_ago(3 - number))
+    theirs = tmp_path / "first" / "other.yaml"
+    ours = yaml.safe_load((tmp_path / "first" / "feature_store.yaml").read_text())
+    theirs.write_text(yaml.safe_dump({**ours, "online_store": {"type": "sqlite", "path": "online.db"}}))
+    run(tmp_path / "first", "export", "history", "--to", str(theirs))
+    for _ in range(2):
+        run(tmp_path / "second", "import", "history", "--from", str(theirs))
+        read = second.get_online_features(["history:author", "history:views"], [{"user_id": 1}]).to_dict()
+        assert dict(zip(read["author"][0], read["views"][0], strict=True)) == {7: 3, 8: 6}
+
+
 def test_a_store_is_not_exported_to_itself(tmp_path, filled):
     folder, _ = filled(growing, 1, True)
     copy_repository(folder, tmp_path)
