@@ -296,6 +296,10 @@ def _with_bins(operation: dict[str, Any], one: Any, other: Any, history: History
     if operation["do"] == "get" and "scalars" in operation["views"]:
         cells = [[cell[0] for cell in answer["scalars__spent"]] for answer in (one, other)]
         pairs = list(zip(*cells, strict=True))
+    is_column = operation["do"] == "reader" and operation["feature"] == "spent"
+    if is_column:
+        columns = [[["", n] if n is not None else None for n in answer["arrow"]] for answer in (one, other)]
+        pairs = list(zip(*columns, strict=True))
     for entity, (value, other_value) in zip(operation["entities"], pairs, strict=bool(pairs)):
         number = history.binned.get(entity)
         if number is None or not (value and other_value):
@@ -303,6 +307,8 @@ def _with_bins(operation: dict[str, Any], one: Any, other: Any, history: History
         is_nearer = abs(value[1] - number) <= abs(other_value[1] - number)
         if is_nearer or (history.num_shards > 1 and value[1] in history.numbers):
             other_value[1] = value[1]
+    if is_column:
+        return {**other, "arrow": [value and value[1] for _, value in pairs]}
     return other
 
 
