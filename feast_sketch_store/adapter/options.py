@@ -80,8 +80,15 @@ class OnlineStoreOptions(FeastConfigBaseModel):
     gate: Gate = Gate()
     advanced: Advanced = Advanced()
 
-    # What Feast's folder of the repository is relative to: the process may change its folder later.
     _read_in: Path = PrivateAttr(default_factory=_current_folder)
+
+    @property
+    def read_in(self) -> Path:
+        """What Feast's folder of the repository is relative to: the process may change its folder later."""
+        private = self.__pydantic_private__  # each read asks; by its name it takes 30 times as long
+        assert private is not None
+        folder: Path = private["_read_in"]
+        return folder
 
     @model_validator(mode="before")
     @classmethod
@@ -169,7 +176,7 @@ def stored_versions(config: RepoConfig, table: FeatureView) -> dict[int, Storage
 
 def folder_of(config: RepoConfig) -> Path:
     """The folder of a repository. Feast's may be relative to what was the current one when it was opened."""
-    read_in: Path = config.online_store._read_in
+    read_in: Path = config.online_store.read_in
     return read_in / (config.repo_path or "")
 
 
@@ -182,7 +189,7 @@ def place_of(config: RepoConfig) -> StorePlace:
 def view_storage(config: RepoConfig, name: str) -> Storage:
     """The storage of what the store keeps under a name; it may be empty."""
     options = config.online_store
-    folder = options._read_in, config.repo_path
+    folder = options.read_in, config.repo_path
     given = tuple(options.storage_options.items())
     more = options.cache_path, options.read_only
     return _view_storage(folder, options.path, given, more, config.project, name)
