@@ -112,12 +112,13 @@ class ShardLoader:
                 state = self._held(start, listing) if listing.pinned else self._load(start, listing.newest)
             except (DamagedFileError, StorageError) as error:
                 again = self._listing()
-                if not again.has_moved and (again.newest, again.pinned) == (listing.newest, listing.pinned):
-                    if not listing.pinned or not isinstance(error, MissingFileError) or not pauses:
-                        raise
-                    # Another process pins it, and a third prunes it: one of them takes that back.
-                    time.sleep(pauses.pop())
-                continue  # a seal was published meanwhile, so the rows are in newer files
+                if again.has_moved or (again.newest, again.pinned) != (listing.newest, listing.pinned):
+                    continue  # a seal was published meanwhile, so the rows are in newer files
+                if not (listing.pinned and isinstance(error, MissingFileError) and pauses):
+                    raise
+                # Another process pins it, and a third prunes it: one of them takes that back.
+                time.sleep(pauses.pop())
+                continue
             is_lost = (start.snapshot and not state.snapshot) or (state.is_empty and not start.is_empty)
             if is_lost and self._listing().has_moved:  # and files are being removed
                 return start
