@@ -121,6 +121,26 @@ int reader_is_empty(const RowReader *self); /* whether there are no rows yet; if
 Feature *feature_begun(RowReader *self, int kind); /* the last feature, if it was just begun; NULL with an exception */
 int content_resolve(const Values *values, Arena *arena, Content *content); /* adds the values of ids; 0 or FAILED */
 
+/* -- shifting Bloom filters: shifting_bloom.c ------------------------------------------------------------ */
+
+/* Takes the symbols of a table, as scratch memory of the call; NULL with an exception. */
+Symbols *symbols_take(Call *call);
+
+void windows_place(const Symbols *symbols, const uint64_t *hash, Windows *windows); /* and prefetches them */
+
+/* The masks of a cluster; NULL if there are none. */
+static inline const uint64_t *masks_of(const Symbols *symbols, int64_t cluster) {
+    return symbols->masks ? symbols->masks + cluster * (symbols->num_groups - 1) * symbols->num_words : NULL;
+}
+
+/* Which symbols an entity possibly has, as bits of words; and whether it possibly has one. `masks` are those of its cluster. */
+void windows_read(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint64_t *answers);
+uint8_t windows_have(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint32_t symbol);
+
+/* How many bits of words are set; and which, with memory for two more than these. */
+extern Py_ssize_t (*ones_count)(const uint64_t *words, Py_ssize_t num_words);
+extern Py_ssize_t (*ones_list)(const uint64_t *words, Py_ssize_t num_words, int32_t *ids);
+
 /* -- rows, and kinds of features, which are read by `Feature.read` ----------------------------------------- */
 
 /* exact_rows.c: the index of a hash among ascending ones, or NO_ROW. */
@@ -141,7 +161,7 @@ uint8_t *codes_read(int64_t row, const Attribute *attribute, int64_t first, int6
  * or FAILED. */
 int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena, Content *content);
 
-/* The rest: shifting_bloom.c. The state of a feature of a row, as its shapes or a column say; FAILED if it cannot be
+/* The rest: filtered_rows.c. The state of a feature of a row, as its shapes or a column say; FAILED if it cannot be
  * read. */
 int state_read(const Place *place, const Feature *feature);
 

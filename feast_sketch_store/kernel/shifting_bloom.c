@@ -1,5 +1,4 @@
-/* Reads and fills the table of a shifting Bloom filter, whose formulas are in succinct/shifting_bloom.py; and rows and
- * features that are in one. */
+/* Reads and fills the table of a shifting Bloom filter. succinct/shifting_bloom.py has the formulas. */
 
 #include "row_reader.h"
 
@@ -111,8 +110,8 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
     }
 
 LIST_ONES(count_ones_anywhere, list_ones_anywhere, )
-static Py_ssize_t (*count_ones)(const uint64_t *, Py_ssize_t) = count_ones_anywhere;
-static Py_ssize_t (*list_ones)(const uint64_t *, Py_ssize_t, int32_t *) = list_ones_anywhere;
+Py_ssize_t (*ones_count)(const uint64_t *, Py_ssize_t) = count_ones_anywhere;
+Py_ssize_t (*ones_list)(const uint64_t *, Py_ssize_t, int32_t *) = list_ones_anywhere;
 
 #if defined(__x86_64__)
 LIST_ONES(count_ones_bmi, list_ones_bmi, __attribute__((target("bmi,popcnt"))))
@@ -124,8 +123,8 @@ __attribute__((target("avx512f"))) AND_MASKED(and_masked_512)
 void kernel_choose_width(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("bmi") && __builtin_cpu_supports("popcnt")) {
-        count_ones = count_ones_bmi;
-        list_ones = list_ones_bmi;
+        ones_count = count_ones_bmi;
+        ones_list = list_ones_bmi;
     }
     if (__builtin_cpu_supports("avx2")) {
         and_windows = and_windows_256;
@@ -150,7 +149,7 @@ static inline void prefetch_windows(const uint64_t *words, const Windows *window
 
 static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
 
-static inline void place_and_prefetch(const Symbols *symbols, const uint64_t *hash, Windows *windows) {
+void windows_place(const Symbols *symbols, const uint64_t *hash, Windows *windows) {
     place_windows(symbols->num_words_of_table, symbols->salt, hash, symbols->first_word, symbols->num_hashes, windows);
     prefetch_windows(symbols->words, windows, symbols->num_hashes, symbols->num_words);
 }
@@ -171,13 +170,8 @@ static void and_suffixes(const Symbols *symbols, const Windows *windows, uint64_
         }
 }
 
-/* The masks of a cluster; NULL if there are none. */
-static inline const uint64_t *masks_of(const Symbols *symbols, int64_t cluster) {
-    return symbols->masks ? symbols->masks + cluster * (symbols->num_groups - 1) * symbols->num_words : NULL;
-}
-
 /* `masks` are those of the entity's cluster. */
-static void read_windows(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint64_t *answers) {
+void windows_read(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint64_t *answers) {
     if (masks)
         and_masked(symbols->words, windows, symbols->ends, symbols->num_groups, masks, symbols->num_words, answers);
     else if (symbols->firsts)
@@ -188,7 +182,7 @@ static void read_windows(const Symbols *symbols, const Windows *windows, const u
 }
 
 /* Whether one symbol is possibly present. */
-static uint8_t is_set(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint32_t symbol) {
+uint8_t windows_have(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint32_t symbol) {
     uint64_t bit = 1;
     if (!masks) {
         const int64_t *firsts = symbols->firsts;
@@ -289,6 +283,14 @@ static int take_entities(Symbols *symbols, Call *call, Array *hashes, const int3
     return take_masks(symbols, call, hashes->length / 2, clusters) ? 0 : -1;
 }
 
+/* The arguments of `take_entities`, without entities. */
+Symbols *symbols_take(Call *call) {
+    Array nobody;
+    const int32_t *clusters;
+    Symbols *symbols = scratch(call, sizeof *symbols);
+    return symbols && take_entities(symbols, call, &nobody, &clusters) == 0 ? symbols : NULL;
+}
+
 static int take_reader(Reader *reader, Call *call) {
     Array hashes;
     if (take_entities(&reader->symbols, call, &hashes, &reader->clusters) < 0) return -1;
@@ -313,7 +315,7 @@ static uint64_t *take_wanting_reader(Reader *reader, Call *call) {
 /* If it is not inlined, GCC 12 removes its stores as dead (-fipa-modref). */
 static ALWAYS_INLINE void look_ahead(Reader *reader, Py_ssize_t entity) {
     if (entity >= reader->num_entities) return;
-    place_and_prefetch(&reader->symbols, reader->hashes + 2 * entity, &reader->windows[entity & 1]);
+    windows_place(&reader->symbols, reader->hashes + 2 * entity, &reader->windows[entity & 1]);
 }
 
 /* Whether an entity is wanted. */
@@ -327,7 +329,7 @@ static inline const uint64_t *masks_of_entity(const Reader *reader, Py_ssize_t e
 }
 
 static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answers) {
-    read_windows(&reader->symbols, &reader->windows[entity & 1], masks_of_entity(reader, entity), answers);
+    windows_read(&reader->symbols, &reader->windows[entity & 1], masks_of_entity(reader, entity), answers);
 }
 
 static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
@@ -355,8 +357,8 @@ KERNEL_FUNCTION(possible_symbols) {
         if (next_entity(&reader, entity)) {
             read_entity(&reader, entity, answers);
             Py_ssize_t num_words = reader.symbols.num_words;
-            if (count + count_ones(answers, num_words) + 2 > ids.length) break;
-            count += list_ones(answers, num_words, (int32_t *)ids.data + count);
+            if (count + ones_count(answers, num_words) + 2 > ids.length) break;
+            count += ones_list(answers, num_words, (int32_t *)ids.data + count);
         }
         ends[entity + 1] = count;
     }
@@ -399,7 +401,7 @@ KERNEL_FUNCTION(contains) {
             else if (whole_rows)
                 found[i] = answers[symbol >> 6] >> (symbol & 63) & 1;
             else
-                found[i] = is_set(&reader.symbols, windows, masks, symbol);
+                found[i] = windows_have(&reader.symbols, windows, masks, symbol);
         }
     }
     if (state) PyEval_RestoreThread(state);
@@ -490,252 +492,4 @@ KERNEL_FUNCTION(add_facts) {
     }
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
-}
-
-/* -- rows and features in a filter --------------------------------------------------------------------- */
-
-/* Takes the arguments of `take_entities`, without entities; NULL with an exception. It is scratch memory of the call. */
-static Symbols *take_symbols(Call *call) {
-    Array nobody;
-    const int32_t *clusters;
-    Symbols *symbols = scratch(call, sizeof *symbols);
-    return symbols && take_entities(symbols, call, &nobody, &clusters) == 0 ? symbols : NULL;
-}
-
-/* The windows of an entity, computed and prefetched unless they are among the recent ones. */
-static const Windows *find_windows(RecentWindows *recent, const Symbols *symbols, const uint64_t *hash) {
-    for (int i = 0; i < NUM_RECENT; i++)
-        if (recent->hashes[i] == hash && recent->symbols[i] == symbols) return recent->windows + i;
-    int own = recent->next++ % NUM_RECENT;
-    recent->hashes[own] = hash;
-    recent->symbols[own] = symbols;
-    place_and_prefetch(symbols, hash, recent->windows + own);
-    return recent->windows + own;
-}
-
-void windows_expect(RecentWindows *recent, const Symbols *symbols, const uint64_t *hash) {
-    find_windows(recent, symbols, hash);
-}
-
-/* The windows of an entity in intact blocks; NULL if one is damaged. */
-static const Windows *verified_windows(const Place *place, const Symbols *symbols, const Blocks *blocks) {
-    const Windows *windows = find_windows(place->recent, symbols, place->hash);
-    if (blocks_are_finished(blocks)) return windows;
-    for (int j = 0; j < symbols->num_hashes; j++)
-        blocks_expect(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1);
-    for (int j = 0; j < symbols->num_hashes; j++)
-        if (!blocks_are_verified(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1)) return NULL;
-    return windows;
-}
-
-enum { MAX_SHAPE_WORDS = 8 }; /* at least as many shapes as a range may have */
-
-/* Takes the next range of shapes; NULL with an exception. */
-static Range *take_range(RowReader *self, Call *call) {
-    Range *ranges = PyMem_Realloc(self->ranges, sizeof(Range) * (size_t)(self->num_ranges + 1)), *range;
-    if (!ranges) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    self->ranges = ranges;
-    range = ranges + self->num_ranges;
-    range->is_wanted = !self->num_ranges;
-    range->shapes = take_symbols(call);
-    if (!range->shapes || blocks_take(call, &range->blocks) < 0) return NULL;
-    if (range->shapes->num_symbols <= 64 * MAX_SHAPE_WORDS && !range->shapes->num_clusters) return range;
-    refuse(DO_NOT_FIT);
-    return NULL;
-}
-
-/* The shapes of a range that an entity may have, as bits of words; 0 or FAILED. */
-static int read_shapes(const Place *place, const Range *range, uint64_t *words) {
-    const Windows *windows = verified_windows(place, range->shapes, &range->blocks);
-    if (!windows) return FAILED;
-    read_windows(range->shapes, windows, NULL, words);
-    return 0;
-}
-
-/* The first shape of a range that an entity may have, NO_ROW, or DAMAGED_INDEX. Notes if there are more. */
-static int64_t first_shape(const Range *range, Place *place) {
-    uint64_t words[MAX_SHAPE_WORDS];
-    int64_t shape = NO_ROW;
-    if (read_shapes(place, range, words) < 0) return DAMAGED_INDEX;
-    for (int64_t w = 0; w < range->shapes->num_words; w++) {
-        if (!words[w]) continue;
-        if (shape != NO_ROW || words[w] & (words[w] - 1)) place->is_ambiguous = 1;
-        if (shape == NO_ROW) shape = 64 * w + LOWEST(words[w]);
-    }
-    return shape;
-}
-
-static int64_t find_shape(const RowReader *rows, const uint64_t *hash, Place *place) {
-    (void)hash;
-    place->is_ambiguous = rows->num_ranges > 1;
-    if (!rows->num_ranges) return NO_ROW;
-    int64_t shape = first_shape(rows->ranges, place);
-    for (Py_ssize_t r = 1; shape >= 0 && r < rows->num_ranges; r++) {
-        if (!rows->ranges[r].is_wanted) continue;
-        int64_t other = first_shape(rows->ranges + r, place);
-        if (other < 0) shape = other;
-    }
-    return shape;
-}
-
-/* Of several possible shapes the one counts that hides least: the oldest time is reported, the newest expires. */
-static int date_shape(const RowReader *rows, int64_t expire_before, Place *place) {
-    int64_t newest = rows->newest[place->row];
-    place->timestamp = rows->oldest[place->row];
-    if (place->is_ambiguous) {
-        uint64_t words[MAX_SHAPE_WORDS];
-        if (read_shapes(place, rows->ranges, words) < 0) return FAILED;
-        for (int64_t shape = 0; shape < rows->num_rows; shape++) {
-            if (!(words[shape >> 6] >> (shape & 63) & 1)) continue;
-            if (rows->oldest[shape] < place->timestamp) place->timestamp = rows->oldest[shape];
-            if (rows->newest[shape] > newest) newest = rows->newest[shape];
-        }
-    }
-    return newest < expire_before ? EXPIRED : FOUND;
-}
-
-int state_read(const Place *place, const Feature *feature) {
-    const RowReader *rows = place->layer->rows;
-    int64_t state;
-    if (!place->is_ambiguous) {
-        if (numbers_get(&feature->states, (uint64_t)place->row, &state) < 0) return FAILED;
-        return state < MISSING || state > VALUE ? FAILED : (int)state;
-    }
-    uint64_t words[MAX_SHAPE_WORDS];
-    int highest = MISSING;
-    if (read_shapes(place, rows->ranges + feature->range, words) < 0) return FAILED;
-    for (uint64_t shape = 0; shape < feature->states.length; shape++) {
-        if (!(words[shape >> 6] >> (shape & 63) & 1)) continue;
-        if (numbers_get(&feature->states, shape, &state) < 0 || state < MISSING || state > VALUE) return FAILED;
-        if (state > highest) highest = (int)state;
-    }
-    return highest;
-}
-
-static int read_only_state(const Place *place, const Feature *feature, Arena *arena, Content *content) {
-    (void)arena;
-    return (content->state = state_read(place, feature)) < 0 ? FAILED : 0;
-}
-
-/* from_states(): of the feature only `states` are known. */
-READER_METHOD(from_states) {
-    RowReader *self = (RowReader *)call->self;
-    Feature *feature = feature_begun(self, (int)self->kind);
-    if (!feature || take(call, ".") < 0) return NULL;
-    feature->read = read_only_state;
-    Py_RETURN_NONE;
-}
-
-/* The windows of a row that has values, and the masks of its cluster; NULL if they cannot be read. */
-static const Windows *windows_of(const Place *place, const Feature *feature, const uint64_t **masks) {
-    const Symbols *symbols = feature->symbols;
-    int64_t cluster = 0;
-    if (symbols->num_clusters && (numbers_get(&feature->clusters, (uint64_t)place->row, &cluster) < 0 || cluster < 0 ||
-                                  cluster >= symbols->num_clusters))
-        return NULL;
-    *masks = masks_of(symbols, cluster);
-    return verified_windows(place, symbols, &feature->content_blocks);
-}
-
-int filter_read_bits(const Place *place, const Feature *feature, uint64_t *words) {
-    const uint64_t *masks;
-    int state = state_read(place, feature);
-    if (state != VALUE) return state < 0 ? FAILED : 0;
-    const Windows *windows = windows_of(place, feature, &masks);
-    if (!windows) return FAILED;
-    read_windows(feature->symbols, windows, masks, words);
-    return 0;
-}
-
-int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found) {
-    const uint64_t *masks;
-    int state = state_read(place, feature);
-    memset(found, 0, (size_t)number);
-    if (state != VALUE) return state < 0 ? FAILED : 0;
-    const Windows *windows = windows_of(place, feature, &masks);
-    if (!windows) return FAILED;
-    for (Py_ssize_t i = 0; i < number; i++)
-        if (symbols[i] >= 0 && symbols[i] < feature->symbols->num_symbols)
-            found[i] = is_set(feature->symbols, windows, masks, (uint32_t)symbols[i]);
-    return 0;
-}
-
-static int read_filter(const Place *place, const Feature *feature, Arena *arena, Content *content) {
-    const Symbols *symbols = feature->symbols;
-    const uint64_t *masks;
-    content->state = state_read(place, feature);
-    if (content->state != VALUE) return content->state < 0 ? FAILED : 0;
-    uint64_t *words = arena_get(arena, (size_t)symbols->num_words * sizeof *words);
-    const Windows *windows = words ? windows_of(place, feature, &masks) : NULL;
-    if (!windows) return FAILED;
-    read_windows(symbols, windows, masks, words);
-    content->count = count_ones(words, symbols->num_words);
-    int32_t *ids = arena_get(arena, ((size_t)content->count + 2) * sizeof *ids);
-    if (!ids) return FAILED;
-    list_ones(words, symbols->num_words, ids);
-    content->ids = ids;
-    if (feature->is_collection) return 0;
-    /* The first value of a scalar is the most probable one. Without any, the shape is a false positive. */
-    if (!content->count) content->state = IS_NULL;
-    content->count = content->count != 0;
-    return 0;
-}
-
-/* shaped(range ..., check, oldest, newest)
- *
- * Rows whose shapes are in a filter, see layers/presence.py. For each shape, the bounds of its rows' timestamps, int64.
- * `...` are the arguments of `take_symbols`. Without shapes there are no rows; then the bounds alone are given. */
-READER_METHOD(shaped) {
-    RowReader *self = (RowReader *)call->self;
-    Array oldest, newest;
-    if (!reader_is_empty(self)) return NULL;
-    Range *range = call->stop - call->next == 2 ? NULL : take_range(self, call);
-    if (PyErr_Occurred() || take(call, "88.", &oldest, &newest) < 0) return NULL;
-    int64_t number = range ? range->shapes->num_symbols : 0;
-    if (oldest.length != number || newest.length != number) return refuse(DO_NOT_FIT);
-    self->oldest = oldest.data;
-    self->newest = newest.data;
-    self->num_rows = number;
-    if (reader_keep(self, call) < 0) return NULL;
-    self->num_ranges = range != NULL;
-    self->find = find_shape;
-    self->date = date_shape;
-    self->kind = SHAPED;
-    Py_RETURN_NONE;
-}
-
-/* shapes(range ..., check): the next range of shapes. */
-READER_METHOD(shapes) {
-    RowReader *self = (RowReader *)call->self;
-    if (self->kind != SHAPED || !self->num_ranges) return refuse("there are no rows");
-    if (!take_range(self, call) || take(call, ".") < 0 || reader_keep(self, call) < 0) return NULL;
-    self->num_ranges++;
-    Py_RETURN_NONE;
-}
-
-/* from_filter(range ..., check): the feature is in a filter; `states` says which rows have values. */
-READER_METHOD(from_filter) {
-    RowReader *self = (RowReader *)call->self;
-    Feature *feature = self->kind == SHAPED ? feature_begun(self, SHAPED) : feature_begun(self, LISTED);
-    if (!feature) return NULL;
-    const Symbols *symbols = take_symbols(call);
-    if (!symbols || blocks_take(call, &feature->content_blocks) < 0 || take(call, ".") < 0) return NULL;
-    if (symbols->num_symbols != feature->values.length) return refuse(DO_NOT_FIT);
-    if (reader_keep(self, call) < 0) return NULL;
-    feature->symbols = symbols;
-    feature->read = read_filter;
-    Py_RETURN_NONE;
-}
-
-/* clusters(numbers ...): of rows, for the last feature, which is in a filter. */
-READER_METHOD(clusters) {
-    RowReader *self = (RowReader *)call->self;
-    Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
-    if (self->kind != LISTED || !feature || !feature->symbols) return refuse("no feature was begun");
-    if (numbers_take(call, &feature->clusters) < 0 || take(call, ".") < 0) return NULL;
-    if ((int64_t)feature->clusters.length != self->num_rows) return refuse(DO_NOT_FIT);
-    return reader_done(self, call);
 }
