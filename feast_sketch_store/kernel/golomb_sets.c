@@ -1,41 +1,16 @@
-/* Sets of ids in Golomb-Rice codes, and features in the sets of listed rows. succinct/golomb_sets.py has the formulas. */
+/* Reads sets of ids in Golomb-Rice codes, and features in the sets of listed rows. */
 
-#include "row_reader.h"
+#include "golomb_sets.h"
 
-#define LONGEST_UNARY 24 /* this many ones precede a number of 32 bits */
 #define MAX_WIDTH 30
 #define MAX_LEVEL 123 /* of a gap of 30 bits */
-#define DIRECT_CODES 256
-#define NUM_LEFT (DIRECT_CODES + 64)
 #define MAX_GROUP_ROWS 64
-#define NUM_RANKED 256
-
-/* Twice the logarithm of a count, rounded. */
-static inline int half_octaves(uint64_t count) {
-    int octaves = (int)HIGHEST(count | 1);
-    return 2 * octaves + (count * count >= 2ull << 2 * octaves);
-}
-
-/* The width of a gap by the level of the symbol at which it begins, and that of how many ids are left. */
-static ALWAYS_INLINE uint32_t width_of(uint8_t level, uint8_t left) { return level < left ? 0 : (uint32_t)(level - left) >> 2; }
-
-static ALWAYS_INLINE uint32_t width_of_gap(const Code *code, int64_t symbol, int64_t left) {
-    int64_t class = left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left);
-    return width_of(code->levels[symbol], code->left[class]);
-}
 
 static ALWAYS_INLINE int64_t header_of(const Code *code, uint64_t rank) {
     return rank < NUM_RANKED ? code->headers[rank] : (int64_t)rank;
 }
 
 enum { IS_WANTED = 1, IS_NEEDED = 2 }; /* a set itself; its ids, to read one after it */
-
-/* What is read of a row, up to some feature: for each feature, its header and where its ids end. */
-typedef struct {
-    int64_t *ends;
-    int32_t *headers, *seen, *others;
-    uint8_t *marks; /* by feature */
-} RowOfSets;
 
 /* A set to be read: `bit` is where its header begins, then its codes, and then the bit after them. At first that is the
  * beginning of its row's group, which has `num_before` rows before its own. */
@@ -52,10 +27,7 @@ typedef struct {
     int64_t length;
 } Scratch;
 
-/* Takes parameters, int64[F, 3] of header_width, no_set and others_width; level_starts, int64[F + 1]; levels, uint8;
- * uint8[F, 320], what to subtract from a level for 0 to 255 ids left, and then for more by half octaves; and uint8[F, 256],
- * headers by rank. 0, or -1 with an exception. */
-static int take_codes(Call *call, Codes *codes) {
+int codes_take(Call *call, Codes *codes) {
     Array parameters, level_starts, levels, left, headers;
     if (take(call, "88111", &parameters, &level_starts, &levels, &left, &headers) < 0) return -1;
     Py_ssize_t number = codes->number = level_starts.length - 1;
@@ -94,25 +66,7 @@ static int take_codes(Call *call, Codes *codes) {
     return 0;
 }
 
-static size_t room_for_row(const Codes *codes) {
-    return (size_t)codes->number * (sizeof(int64_t) + sizeof(int32_t) + 1) + 2 * codes->capacity * sizeof(int32_t);
-}
-
-static void init_row(RowOfSets *row, const Codes *codes, void *memory) {
-    row->ends = memory;
-    row->headers = (int32_t *)(row->ends + codes->number);
-    row->seen = row->headers + codes->number;
-    row->others = row->seen + codes->capacity;
-    row->marks = (uint8_t *)(row->others + codes->capacity);
-}
-
-static void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
-    marks[feature] |= IS_WANTED;
-    for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
-}
-
-/* Merges ids into others, which have memory for all; both ascend. -1 if an id is in both. */
-static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t number) {
+int ids_merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t number) {
     int64_t i = *count - 1, k = number - 1, place = *count + number;
     *count = place;
     while (k >= 0) {
@@ -126,136 +80,9 @@ static int merge(int32_t *ids, int64_t *count, const int32_t *more, int64_t numb
     return 0;
 }
 
-/* How the members among `seen` ids are coded: not at all, as a bit each, or as the gaps between members or
- * non-members, whichever are fewer. */
-typedef struct {
-    int64_t coded; /* of gaps; 0 if there are none */
-    int is_bitmap, is_reversed, width;
-} Inside;
-
-static inline Inside inside_of(int64_t seen, int64_t members) {
-    Inside inside = {0, 0, 2 * members > seen, 0};
-    int64_t fewer = inside.is_reversed ? seen - members : members;
-    if (8 * fewer >= 3 * seen) {
-        inside.is_bitmap = fewer > 0;
-    } else {
-        inside.coded = fewer;
-        inside.width = (half_octaves((uint64_t)seen) - half_octaves((uint64_t)fewer) - 1) >> 1;
-    }
-    return inside;
-}
-
-typedef struct {
-    uint64_t *words; /* NULL to count only */
-    uint64_t bit, num_bits;
-} Writer;
-
-static inline void write_bits(Writer *writer, uint64_t number, int length) {
-    if (writer->words && writer->bit + (uint64_t)length <= writer->num_bits) {
-        uint64_t *word = writer->words + (writer->bit >> 6), shift = writer->bit & 63;
-        word[0] |= number << shift;
-        if (shift + (uint64_t)length > 64) word[1] |= number >> (64 - shift);
-    }
-    writer->bit += (uint64_t)length;
-}
-
-static inline void write_code(Writer *writer, uint64_t number, int width) {
-    uint64_t quotient = number >> width;
-    if (quotient < LONGEST_UNARY) {
-        write_bits(writer, (1ull << quotient) - 1, (int)quotient + 1);
-        if (width) write_bits(writer, number & ((1ull << width) - 1), width);
-    } else {
-        write_bits(writer, ((1ull << LONGEST_UNARY) - 1) | number << LONGEST_UNARY, LONGEST_UNARY + 32);
-    }
-}
-
-static void write_gaps(Writer *writer, const Code *code, const int32_t *ids, int64_t number) {
-    int64_t next = 0;
-    for (int64_t i = 0; i < number; i++) {
-        write_code(writer, (uint64_t)(ids[i] - next), (int)width_of_gap(code, next, number - i));
-        next = (int64_t)ids[i] + 1;
-    }
-}
-
-/* Writes a set that is coded relative to those before it, with the ids `seen`, and merges its other ids into them. */
-static void write_with(Writer *writer, const Code *code, const RowOfSets *row, int64_t *num_seen, const int32_t *ids,
-                       int64_t number) {
-    int64_t num_others = 0;
-    for (int64_t i = 0, k = 0; i < number; i++) {
-        while (k < *num_seen && row->seen[k] < ids[i]) k++;
-        if (k == *num_seen || row->seen[k] != ids[i]) row->others[num_others++] = ids[i];
-    }
-    if (number && *num_seen) write_code(writer, (uint64_t)num_others, code->others_width);
-    Inside inside = inside_of(*num_seen, number - num_others);
-    int64_t next = 0;
-    for (int64_t k = 0, i = 0; k < *num_seen && (inside.is_bitmap || inside.coded); k++) {
-        while (i < number && ids[i] < row->seen[k]) i++;
-        int is_member = i < number && ids[i] == row->seen[k];
-        if (inside.is_bitmap) {
-            write_bits(writer, (uint64_t)is_member, 1);
-        } else if (is_member != inside.is_reversed) {
-            write_code(writer, (uint64_t)(k - next), inside.width);
-            next = k + 1;
-        }
-    }
-    write_gaps(writer, code, row->others, num_others);
-    merge(row->seen, num_seen, row->others, num_others);
-}
-
-/* write_sets(codes ..., headers, indptr, ids, words, ends)
- *
- * `headers` are int32[n, F]. Row `row * F + feature` of the CSR matrix `indptr`, int64[n * F + 1], and `ids`, int32,
- * has the ascending ids of a set. `ends`, int64[n], receives the bit after each row. A first call without `words` finds
- * out how many are needed. */
-KERNEL_FUNCTION(write_sets) {
-    Array headers, indptr, ids, words, ends;
-    Codes codes;
-    RowOfSets row;
-    if (take_codes(call, &codes) < 0 || take(call, "4848!8!.", &headers, &indptr, &ids, &words, &ends) < 0) return NULL;
-    Py_ssize_t n = ends.length, m = ids.length, num_features = codes.number;
-    const int64_t *bounds = indptr.data;
-    const int32_t *header = headers.data, *id = ids.data;
-    int fits = headers.length == n * num_features && indptr.length == n * num_features + 1 && bounds[0] == 0 &&
-               bounds[n * num_features] == m;
-    for (Py_ssize_t s = 0; fits && s < n * num_features; s++) {
-        const Code *code = codes.of + s % num_features;
-        int64_t size = bounds[s + 1] - bounds[s];
-        fits = header[s] >= 0 && size == (header[s] < code->no_set ? 0 : header[s] - code->no_set);
-        for (int64_t i = bounds[s]; fits && i < bounds[s + 1]; i++)
-            fits = id[i] >= 0 && id[i] < code->num_symbols && (i == bounds[s] || id[i - 1] < id[i]);
-    }
-    if (!fits) return refuse("the sets do not fit their codes");
-    void *memory = scratch(call, room_for_row(&codes));
-    uint8_t *ranks = scratch(call, NUM_RANKED * (size_t)num_features);
-    if (!memory || !ranks) return NULL;
-    init_row(&row, &codes, memory);
-    for (Py_ssize_t f = 0; f < num_features; f++)
-        for (int rank = 0; rank < NUM_RANKED; rank++) ranks[NUM_RANKED * f + codes.of[f].headers[rank]] = (uint8_t)rank;
-    Writer writer = {words.length ? words.data : NULL, 0, 64 * (uint64_t)words.length};
-    for (Py_ssize_t i = 0; i < n; i++) {
-        int64_t num_seen = 0;
-        for (Py_ssize_t f = 0; f < num_features; f++) {
-            Py_ssize_t s = i * num_features + f;
-            const Code *code = codes.of + f;
-            const int32_t *own = id + bounds[s];
-            int64_t size = bounds[s + 1] - bounds[s];
-            uint64_t rank = header[s] < NUM_RANKED ? ranks[NUM_RANKED * f + header[s]] : (uint64_t)header[s];
-            write_code(&writer, rank, code->header_width);
-            if (code->others_width >= 0) {
-                write_with(&writer, code, &row, &num_seen, own, size);
-                continue;
-            }
-            write_gaps(&writer, code, own, size);
-            num_seen = 0;
-            if (f + 1 < num_features && code[1].others_width >= 0) {
-                memcpy(row.seen, own, (size_t)size * sizeof(int32_t));
-                num_seen = size;
-            }
-        }
-        ((int64_t *)ends.data)[i] = (int64_t)writer.bit;
-    }
-    if (writer.words && writer.bit > writer.num_bits) return refuse("the words are too few for the sets");
-    Py_RETURN_NONE;
+static void mark_wanted(const Codes *codes, Py_ssize_t feature, uint8_t *marks) {
+    marks[feature] |= IS_WANTED;
+    for (; codes->of[feature].others_width >= 0; feature--) marks[feature - 1] |= IS_NEEDED;
 }
 
 /* The words end with one that is read but not used; `bit` is at most `num_bits` before each call. */
@@ -265,8 +92,7 @@ typedef struct {
 } Bits;
 
 static ALWAYS_INLINE uint64_t read_code(Bits *bits, int width) {
-    uint64_t word = bits->bit >> 6, shift = bits->bit & 63;
-    uint64_t code = bits->words[word] >> shift | bits->words[word + 1] << 1 << (63 - shift);
+    uint64_t code = bits_at(bits->words, bits->bit);
     uint32_t quotient = LOWEST(~code | 1ull << 63);
     if (quotient < LONGEST_UNARY) {
         bits->bit += quotient + 1 + (uint32_t)width;
@@ -297,10 +123,8 @@ static int read_inside(Bits *bits, const int32_t *seen, int64_t num_seen, int64_
         if (bits->bit + (uint64_t)num_seen > bits->num_bits) return -1;
         int64_t count = 0;
         for (int64_t first = 0; first < num_seen; first += 64) {
-            uint64_t word = bits->bit >> 6, shift = bits->bit & 63;
-            uint64_t marks = bits->words[word] >> shift | bits->words[word + 1] << 1 << (63 - shift);
             int64_t left = num_seen - first < 64 ? num_seen - first : 64;
-            marks &= ~0ull >> (64 - left);
+            uint64_t marks = bits_at(bits->words, bits->bit) & ~0ull >> (64 - left);
             bits->bit += (uint64_t)left;
             count += POPULATION(marks);
             if (count > members) return -1;
@@ -334,9 +158,9 @@ static int read_with(Bits *bits, const Code *code, const RowOfSets *row, int64_t
     if (members < 0 || members > *num_seen || *num_seen + num_others > code->num_symbols ||
         read_inside(bits, row->seen, *num_seen, members, ids) < 0 ||
         read_gaps(bits, code, num_others, ids || are_needed ? row->others : NULL) < 0 ||
-        (ids && merge(ids, &members, row->others, num_others) < 0))
+        (ids && ids_merge(ids, &members, row->others, num_others) < 0))
         return -1;
-    if (are_needed) return merge(row->seen, num_seen, row->others, num_others);
+    if (are_needed) return ids_merge(row->seen, num_seen, row->others, num_others);
     *num_seen += num_others;
     return 0;
 }
@@ -379,7 +203,7 @@ static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const 
 static int take_words_of_sets(Call *call, Sets *sets) {
     Array words;
     Py_ssize_t num_bits;
-    if (take_codes(call, &sets->codes) < 0 || take(call, "8n", &words, &num_bits) < 0) return -1;
+    if (codes_take(call, &sets->codes) < 0 || take(call, "8n", &words, &num_bits) < 0) return -1;
     if (num_bits < 0 || words.length < num_bits / 64 + 2) {
         refuse(DO_NOT_FIT);
         return -1;
