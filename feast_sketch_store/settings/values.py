@@ -208,7 +208,7 @@ def size(given: Any) -> float:
     found = re.fullmatch(rf"\s*({_NUMBER})\s*([kMGT]?B)?\s*", str(given), re.IGNORECASE)
     if found is None:
         raise ValueError("a size is a number and one of B, kB, MB, GB and TB, such as 470MB")
-    return float(positive(found[1])) * _SIZES[(found[2] or "B").upper()]
+    return positive(number(found[1]) * _SIZES[(found[2] or "B").upper()])
 
 
 # -- durations -----------------------------------------------------------------------------------------

@@ -507,6 +507,7 @@ class TestCommandLine:
         [
             (["--view", "orders"], "no feature view 'orders'"),
             (["--view", "history", "--memory", "12 apples"], "'12 apples' is not a size"),
+            (["--view", "history", "--memory", "9e300TB"], "'9e300TB' is not a size: it must be"),
             (["--view", "history", "--memory", "1B"], "nothing fits in 1 byte:"),
             (["--view", "history", "--memory", "1MB", "--noise-ratio", "0.1"], "set only one of"),
             (["--view", "history", "--html", "no/such/folder.html"], "cannot be written"),
