@@ -29,7 +29,7 @@ from feast_sketch_store.settings.values import shard_count
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import MOVED, SnapshotFolder
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOTS_FOLDER
+from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SEAL_LOCK, SNAPSHOTS_FOLDER
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.seal_policy import SealPolicy
@@ -177,17 +177,22 @@ def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
 
 
 def remove_former(storage: Storage) -> int:
-    """Remove former shards, and return the number of files. Removes nothing while rows are moving."""
-    # Read the map now: another process may have divided the rows since this one opened the view.
-    shard_map = shard_map_of(storage)
-    if shard_map.is_moving:
-        return 0
-    names = former_files(storage, shard_map)
-    if shard_map_of(storage) != shard_map:
-        return 0  # what was found may be new shards, which are being filled
-    _tell(storage, names)  # if a run was killed before it did
-    # A poll meanwhile finds rows only together with the file that says where they are.
-    storage.delete(name for name in names if not name.endswith(SNAPSHOTS_FOLDER + MOVED))
-    for folder in sorted({name.partition("/")[0] + "/" for name in names}):
-        storage.within(folder).delete_all()
-    return len(names)
+    """Remove former shards, and return the number of files. Removes nothing while rows are moving.
+
+    It holds the view's lease, which a drop waits for: the files that it has listed may else be those of a new
+    view. Removes nothing if another process holds it.
+    """
+    with storage.lease(SEAL_LOCK, create=False) as is_ours:
+        # Read the map now: another process may have divided the rows since this one opened the view.
+        shard_map = shard_map_of(storage)
+        if not is_ours or shard_map.is_moving:
+            return 0
+        names = former_files(storage, shard_map)
+        if shard_map_of(storage) != shard_map:
+            return 0  # what was found may be new shards, which are being filled
+        _tell(storage, names)  # if a run was killed before it did
+        # A poll meanwhile finds rows only together with the file that says where they are.
+        storage.delete(name for name in names if not name.endswith(SNAPSHOTS_FOLDER + MOVED))
+        for folder in sorted({name.partition("/")[0] + "/" for name in names}):
+            storage.within(folder).delete_all()
+        return len(names)

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from feast_sketch_store.errors import GateError, ShardError, StorageError
+from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.resharding import divide, remove_former
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
@@ -18,6 +19,7 @@ from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
+from feast_sketch_store.storage.names import SEAL_LOCK
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import holding
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
@@ -315,6 +317,27 @@ def test_a_write_into_former_shards_does_not_succeed_because_another_thread_foll
     with pytest.raises(UncertainWriteError, match="What was written may count or not"):
         put(view, range(3), ["after"], second=1)
     assert shown(view) == shown(opened(place, 2)) == expected
+
+
+def test_former_shards_are_removed_under_the_lease_that_a_drop_waits_for(tmp_path, monkeypatch):
+    """A view that is dropped and made again meanwhile may have files of the names that were listed."""
+    place = Folder(tmp_path / "history")
+    expected = put(opened(place, 1), range(20), ["before"])
+    divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+    view, real, is_free = opened(place, 2), resharding.former_files, []
+
+    def list_and_try(storage, shard_map):
+        names = real(storage, shard_map)
+        with place.open().lease(SEAL_LOCK) as is_mine:
+            is_free.append(is_mine)
+        return names
+
+    monkeypatch.setattr(resharding, "former_files", list_and_try)
+    with view.unchanging():
+        assert remove_former(place.open()) == 0
+    assert remove_former(place.open()) > 0
+    assert is_free == [False]
+    assert shown(opened(place, 2)) == expected
 
 
 def test_of_two_divisions_that_no_lease_keeps_apart_one_counts():
