@@ -88,12 +88,6 @@ def divide(
             )
         if former.shard_map.num_shards == num_shards and not there.is_moving:
             raise SettingsError(f"feature view {view!r} has {counted(num_shards, 'shard')} already")
-        former.refresh_all()
-        if former.is_pinned and former.shard_map.num_shards != num_shards:
-            raise StorageError(
-                f"feature view {view!r}: it is pinned to a snapshot, which new shards would not have; run "
-                f"`feast-sketch unpin {quote(view)}` first"
-            )
         begun, filled = (replace(m, moves_to=shard_map.folder) for m in (former.shard_map, shard_map))
         put_map(storage, settings, begun, [there])  # from here on, a run that lost its lease fails
         is_done = False
@@ -104,6 +98,12 @@ def divide(
                 _tell(storage, former_files(storage, former.shard_map))
             if former.shard_map.num_shards == num_shards:
                 return sum(map(len, former.kept_rows()))
+            former.refresh_all()  # behind the fence, at which a pin looks when it is there
+            if former.is_pinned:
+                raise StorageError(
+                    f"feature view {view!r}: it is pinned to a snapshot, which new shards would not have; "
+                    f"run `feast-sketch unpin {quote(view)}` first"
+                )
             wait(2 * seconds_between_checks(storage))
             # The rows are those that count already.
             moved = View(storage, replace(settings, gate=Gate()), policy, 0.0, shard_map=shard_map)

@@ -9,7 +9,9 @@ from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import open_layers
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.view.gate import DIVIDED, HeldBack
+from feast_sketch_store.view.shard_map import OtherShardsError, check_map
 from feast_sketch_store.view.view import View
+from feast_sketch_store.view.view_file import shard_map_of
 
 _TRIES = 10
 
@@ -29,16 +31,21 @@ def pin(view: View, versions: Sequence[int] | None = None) -> tuple[int, ...]:
     """
     view.prepare()
     for _ in range(_TRIES - 1):
-        with suppress(MissingFileError):  # a seal removed a snapshot that had just been the newest
+        with suppress(MissingFileError, OtherShardsError):  # a seal or a division came between
             return _pinned(view, versions)
     return _pinned(view, versions)
 
 
 def _pinned(view: View, versions: Sequence[int] | None) -> tuple[int, ...]:
-    """`pin` once. Raises MissingFileError: a seal removed a snapshot meanwhile."""
-    newest = {number: shard.newest_snapshot() for number, shard in view.shards.items()}
+    """`pin` once.
+
+    Raises MissingFileError, OtherShardsError: a seal removed a snapshot, or the rows were divided, meanwhile.
+    """
+    view.follow()
+    shard_map, shards = view.shard_map, view.shards  # in this order, as another thread may follow the rows
+    newest = {number: shard.newest_snapshot() for number, shard in shards.items()}
     if unsealed := [number for number, snapshot in newest.items() if snapshot is None]:
-        of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(view.shards) > 1 else ""
+        of_shards = f" of the shards {', '.join(map(str, unsealed))}" if len(shards) > 1 else ""
         raise SettingsError(
             f"feature view {view.name!r} has no snapshot{of_shards} to pin reads to; "
             "seal it first: `feast-sketch seal`"
@@ -60,11 +67,14 @@ def _pinned(view: View, versions: Sequence[int] | None) -> tuple[int, ...]:
                 f"({', '.join(sorted(backed))}), which has only their newest values; it cannot be pinned"
             )
     try:
-        for shard, snapshot in zip(view.shards.values(), chosen, strict=True):
+        for shard, snapshot in zip(shards.values(), chosen, strict=True):
             shard.snapshots.pin(snapshot)
+        # A division that began before does not know of the pins; one that begins now does.
+        check_map(view.name, shard_map_of(view.storage), shard_map)
         view.refresh_all()
     except BaseException:
-        unpin(view)
+        for shard in shards.values():
+            shard.snapshots.unpin()
         raise
     return tuple(snapshot.version for snapshot in chosen)
 

@@ -3,6 +3,7 @@
 import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.table import Gate
+from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import SEAL_LOCK
@@ -338,6 +340,58 @@ def test_former_shards_are_removed_under_the_lease_that_a_drop_waits_for(tmp_pat
     assert remove_former(place.open()) > 0
     assert is_free == [False]
     assert shown(opened(place, 2)) == expected
+
+
+def test_a_pin_that_a_division_comes_before_holds_the_new_shards(place, monkeypatch):
+    view, pinner = opened(place, 1), opened(place, 1)
+    expected = put(view, range(20), ["before"])
+    view.seal()
+    pin_one, divided = SnapshotFolder.pin, []
+
+    def divide_and_pin(folder, snapshot):
+        if not divided:
+            divided.append(divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None))
+        pin_one(folder, snapshot)
+
+    monkeypatch.setattr(SnapshotFolder, "pin", divide_and_pin)
+    assert len(holding.pin(pinner)) == 2
+    put(opened(place, 2), range(20), ["after"], second=1)
+    for one in (view, pinner, opened(place, 2)):
+        assert shown(one) == expected
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_view_that_is_pinned_while_its_division_begins_is_not_divided(place, monkeypatch, is_fenced):
+    """The division sees a pin that was there before its fence; a later one sees the fence."""
+    view, pinner = opened(place, 1), opened(place, 1)
+    expected = put(view, range(20), ["before"])
+    view.seal()
+    put_map, tried = resharding.put_map, []
+
+    def pin():
+        tried.append(True)
+        monkeypatch.setattr(pinner, "prepare", lambda: None)  # it has looked for a fence before
+        if is_fenced:
+            with pytest.raises(ShardError, match="its rows are being divided"):
+                holding.pin(pinner)
+        else:
+            assert holding.pin(pinner) == (1,)
+
+    def pin_and_put(*arguments):
+        if is_fenced:
+            put_map(*arguments)
+        if not tried:
+            pin()
+        if not is_fenced:
+            put_map(*arguments)
+
+    monkeypatch.setattr(resharding, "put_map", pin_and_put)
+    with nullcontext() if is_fenced else pytest.raises(StorageError, match="is pinned to a snapshot"):
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+    monkeypatch.undo()
+    after = put(opened(place, 2), range(20), ["after"], second=1)
+    for one in (view, pinner, opened(place, 2)):
+        assert shown(one) == (after if is_fenced else expected)
 
 
 def test_of_two_divisions_that_no_lease_keeps_apart_one_counts():
