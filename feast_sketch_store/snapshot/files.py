@@ -317,10 +317,19 @@ class SnapshotFolder:
         return SnapshotFile(version, number, name, self.storage, manifest.encode())
 
     def publish(self, draft: SnapshotFile) -> SnapshotFile:
-        """Make a snapshot visible, as of `write`. If this raises, the snapshot is gone."""
+        """Make a snapshot visible, as of `write`. If this raises, the snapshot is gone.
+
+        Raises StorageError: one of the files that it adds is gone, or the manifest cannot be written.
+        """
         name, content = draft.manifest_name, draft.known_manifest
         assert content is not None
         try:
+            for part in draft.manifest().own.files.values():
+                if not self.storage.size_bytes(part.name):
+                    raise MissingFileError(
+                        f"{self.storage.where(part.name)}: was removed before it was published. The seal "
+                        "paused for so long that a vacuum removed it as a leftover; seal again"
+                    )
             try:
                 with self.storage.create(name) as file:
                     file.write(content)

@@ -16,8 +16,10 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.resharding import divide, former_files, remove_former
 from feast_sketch_store.row_log import wal_objects
+from feast_sketch_store.row_log.table import Table
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
+from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import object_store
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -236,6 +238,28 @@ def test_a_division_that_failed_leaves_no_rows(bucket, monkeypatch):
             bucket.divide()
     assert not [key for key in bucket.paths() if "/shards-" in key]
     assert items_of(bucket.opened(), [7, 50]) == {7: {"a"}, 50: {"late"}}
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(Table, "_write"), (SnapshotFolder, "publish")], ids=["absorption", "snapshot"]
+)
+def test_a_seal_whose_files_a_vacuum_has_removed_changes_nothing(bucket, monkeypatch, owner, step):
+    """It paused for a day, so that its lease had ended, and its files counted as leftovers."""
+    monkeypatch.setattr(object_store, "LEASE_SECONDS", 0.0)
+    view = bucket.opened()
+    expected = put(view, {1: ["a"], 2: ["b"]})
+    view.seal()
+    expected |= put(view, {2: ["c"]}, 1)
+
+    def vacuum():
+        assert bucket.opened().vacuum(orphan_age_seconds=-1.0) > 0
+
+    with once_before(owner, step, vacuum), pytest.raises(StorageError, match="was removed before"):
+        view.seal()
+    for one in (view, bucket.opened()):
+        assert items_of(one, [1, 2]) == expected
+    assert view.seal()
+    assert items_of(bucket.opened(), [1, 2]) == expected
 
 
 def test_a_vacuum_removes_what_a_killed_division_of_an_undivided_view_left(bucket):
