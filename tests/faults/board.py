@@ -2,24 +2,30 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 import growing
 import list_workload
+import numpy as np
 import pyarrow as pa
 import workload
 from stepped import Turns
-from workload import START
+from workload import NEVER, START
 
 from feast_sketch_store.errors import GateError, SketchStoreError
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.list_log import REMOVE
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import UncertainWriteError
 from feast_sketch_store.view.live import LiveView
-from feast_sketch_store.view.view import Batch
+from feast_sketch_store.view.live_shard import Freshness
+from feast_sketch_store.view.shard_map import shards_of
+from feast_sketch_store.view.view import Batch, View
+from tests.helpers.keys import user_hashes
+from tests.storage.memory import MemoryStorage
 
 SECOND = timedelta(seconds=1)
 NO_ANSWER = ("no answer within the timeouts", "the server cut the connection")
@@ -32,7 +38,9 @@ Rows = Mapping[int, Set[int]]  # the numbers of an entity: of its row, or of the
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of rows; ``adds`` says whether a row adds to those before."""
+    """A kind of rows; ``adds`` says whether a row adds to those before, and ``removal`` makes a batch that
+    removes numbers which are like one, from some entities: those for which ``is_like`` holds.
+    """
 
     settings: Sequence[ViewSettings]
     codecs: Sequence[FeatureCodec]
@@ -40,6 +48,8 @@ class Kind:
     batch: Callable[[Rows], Batch]
     deletions: Callable[[Sequence[int]], pa.Table]
     read: Callable[[LiveView[Any], int], Rows]
+    removal: Callable[[Sequence[int], int], Batch] | None = None
+    is_like: Callable[[int, int], bool] = lambda removed, number: True
 
 
 def batch_of_newest(rows: Rows) -> Batch:
@@ -62,6 +72,16 @@ def batch_of_items(rows: Rows) -> Batch:
     return list_workload.to_rows(items.items(), list_workload.ADD)
 
 
+def removal_of_items(entities: Sequence[int], number: int) -> Batch:
+    """A batch that removes a value up to the time of an item."""
+    item = (f"value {number % 7}", list_workload.at(number))
+    return list_workload.to_rows([(entity, (item,)) for entity in entities], REMOVE)
+
+
+def is_removed(removed: int, number: int) -> bool:
+    return number <= removed and number % 7 == removed % 7
+
+
 def read_items(view: LiveView[Any], num_entities: int) -> Rows:
     rows = {}
     for entity, items in list_workload.read_lists_of(view, num_entities).items():
@@ -80,6 +100,8 @@ KINDS = [
         batch_of_items,
         list_workload.deletions_of,
         read_items,
+        removal_of_items,
+        is_removed,
     ),
     Kind(
         [growing.SETTINGS],
@@ -92,12 +114,52 @@ KINDS = [
 ]
 
 
+@dataclass(frozen=True)
+class Exported:
+    """What a seal of a view would keep, as a view that holds nothing else."""
+
+    view: View
+    settings: ViewSettings
+
+    def read(self, entity_hashes: Any, features: Sequence[str]) -> Any:
+        """See `View.read`."""
+        copy = View(MemoryStorage(), self.settings, NEVER, 0.0)
+        for kept in self.view.kept_rows():
+            for _, table in kept.batches():
+                copy.write(table)
+        return copy.read(entity_hashes, features)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the entities of a view, which are those of the shards that it serves."""
+
+    view: View
+    entities: Sequence[int]
+
+    @classmethod
+    def of(cls, view: View, num_entities: int) -> "Part":
+        """The part that a view serves when it is opened, and serves on when its rows are divided."""
+        numbers = shards_of(user_hashes(range(num_entities)), view.shard_map.num_shards)
+        return cls(view, [e for e, number in enumerate(numbers.tolist()) if number in view.served])
+
+    def read(self, entity_hashes: Any, features: Sequence[str]) -> Any:
+        """See `View.read`; of the entities that are given, all but its own have no rows."""
+        answer = self.view.read(entity_hashes[self.entities], features)
+        return answer._replace(found=np.array(self.entities, np.int64)[answer.found])
+
+    def freshness(self) -> Freshness:
+        """See `View.freshness`."""
+        return self.view.freshness()
+
+
 _UNKNOWN = object()  # what a call returned that has not
 
 
 @dataclass(eq=False)
 class Call:
-    """What was done: a write has a number. The steps at which it began and had returned, and its result.
+    """What was done: a write or a removal has a number. The steps at which it began and had returned, and
+    its result.
 
     If it was refused, it has no effect; if a write is held back since a step, it may have one.
     """
@@ -166,15 +228,14 @@ class Board:
             raise error
         self.counts["refused"] += 1
 
-    def read(self, view: LiveView[Any], who: str, is_replica: bool = False) -> None:
-        """Read all entities, and check what is shown."""
+    def read(
+        self, view: Any, who: str, is_replica: bool = False, entities: Collection[int] | None = None
+    ) -> None:
+        """Read all entities, and check what is shown of them, or of some."""
         asked = began = self.turns.step
-        try:
-            rows = self.kind.read(view, self.num_entities)
-        except SketchStoreError as error:
-            self.refuse(error, began)
+        rows = self._rows_of(view, began)
+        if rows is None:
             return
-        self.counts["read"] += 1
         freshness = view.freshness()
         if is_replica or (freshness.problem and not self.is_sure):
             asked = min(began, self.turns.step_at(self.turns.seconds - (freshness.age_seconds or 0.0)))
@@ -182,8 +243,27 @@ class Board:
         assert not (freshness.problem and self.is_sure), freshness.problem
         span = self._pinned(asked, self.turns.step)
         self.turns.tell(f"{who} has read {dict(rows)}, as of {span}")
-        for entity in range(self.num_entities):
+        for entity in range(self.num_entities) if entities is None else entities:
             self._check(entity, rows.get(entity, frozenset()), *span, who)
+
+    def export(self, view: View, who: str) -> None:
+        """Read all rows that a seal would keep, and check them; a pin does not hold them."""
+        began = self.turns.step
+        rows = self._rows_of(Exported(view, self.kind.settings[0]), began)
+        if rows is not None:
+            self.turns.tell(f"{who} has exported {dict(rows)}")
+            for entity in range(self.num_entities):
+                self._check(entity, rows.get(entity, frozenset()), began, self.turns.step, who)
+
+    def _rows_of(self, view: Any, began: int) -> Rows | None:
+        """What a view shows; None if it is refused."""
+        try:
+            rows = self.kind.read(view, self.num_entities)
+        except SketchStoreError as error:
+            self.refuse(error, began)
+            return None
+        self.counts["read"] += 1
+        return rows
 
     def _pinned(self, asked: int, until: int) -> tuple[int, int]:
         """The steps as of which a read shows rows, at least and at most, if the view is not pinned there."""
@@ -206,13 +286,21 @@ class Board:
         calls = [c for c in self.calls if (c.what == "drop" or entity in c.entities) and c.began <= until]
         writes = [call for call in calls if call.what == "write"]
         ends = [call for call in calls if call.what != "write" and not call.is_refused]
+
+        def ends_of(write: Call) -> list[Call]:
+            return [e for e in ends if e.what != "remove" or self.kind.is_like(e.number, write.number)]
+
         # What a write of other shards, which has not returned, shows for a while may be left where it is.
         seen = {} if any(call.what == "divide" for call in self.calls) else self.seen
         since = {w.number: min(w.ended, seen.get((entity, w.number), math.inf)) for w in writes}
         lasting = {
-            w.number for w in writes if since[w.number] <= asked and all(e.ended < w.began for e in ends)
+            w.number
+            for w in writes
+            if since[w.number] <= asked and all(end.ended < w.began for end in ends_of(w))
         }
-        gone = {w.number for w in writes if any(w.ended <= end.began and end.ended <= asked for end in ends)}
+        gone = {
+            w.number for w in writes if any(w.ended <= end.began and end.ended <= asked for end in ends_of(w))
+        }
         is_there = lasting <= shown if self.kind.adds else max(lasting, default=0) <= max(shown, default=0)
         is_known = shown <= {w.number for w in writes if self._may_show(w, until)} - gone
         if not (is_there and is_known):

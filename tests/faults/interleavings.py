@@ -1,13 +1,14 @@
 """Random interleavings of several processes on one view, step by step, where a step is a file operation.
 
 Each process is a thread that waits before every operation on files; one of them goes on at a time, chosen at
-random, and some are killed. Writers write and delete entities, also by jobs of an engine; sealers seal, here
-or by an engine, absorb, vacuum, rebuild and divide anew; readers and replicas read; one process may drop the
-view, or pin it. Some views have a gate: what does not pass is held back, until it is published or discarded.
-Files are in a folder, whose leases keep others out, with times of birth or without; in a bucket; or in a
-bucket of which nobody holds a lease, as when processes lose theirs. Some buckets lose requests and answers.
-A history is nearly always the same again for the same seed. What a process keeps of earlier histories can
-shift a step; then run some of those before it, too.
+random, and some are killed. Writers write and delete entities and remove items, also by jobs of an engine;
+sealers seal, here or by an engine, absorb, vacuum, rebuild, divide anew, verify and export; readers, some of
+which serve a part of the shards, and replicas read, and files of a replica's cache vanish; one process may
+drop the view, or pin it. Some views have a gate: what does not pass is held back, until it is published or
+discarded. Files are in a folder, whose leases keep others out, with times of birth or without; in a bucket;
+or in a bucket of which nobody holds a lease, as when processes lose theirs. Some buckets lose requests and
+answers. A history is nearly always the same again for the same seed. What a process keeps of earlier
+histories can shift a step; then run some of those before it, too.
 
 - Nothing raises but what meets a drop, what another process hinders, what gets no answer, and what a clock
   that jumps makes late. A write that was refused leaves nothing.
@@ -27,7 +28,7 @@ import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,14 +36,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from board import KINDS, NO_ANSWER, Board, Rows
+from board import KINDS, NO_ANSWER, Board, Part, Rows
 from campaign import command_of, run_histories
 from engine_jobs import seal_by_engine, without_feast, write_by_engine
 from stepped import Bucket, Folder, Server, Turns, deterministic
 from workload import NEVER
 
 from feast_sketch_store.errors import StorageError
-from feast_sketch_store.operations import resharding
+from feast_sketch_store.operations.resharding import divide, remove_former
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.settings.table import Gate
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
@@ -127,20 +128,22 @@ class History:
         except Exception:
             self._errors.append(f"{process}:\n{traceback.format_exc()}")
 
-    def _storage(self, cache_path: Path | None = None) -> Storage:
+    def _storage(self, cache_path: Path | None = None, read_only: bool = False) -> Storage:
         """The storage of the view, with a cache for one who only reads."""
         if not self._is_bucket:
-            return Folder(self._files).of(self.turns)
+            return Folder(self._files, read_only).of(self.turns)
         are_leases_kept = self._place == "bucket"
-        return Bucket(self.turns, are_leases_kept, "view/", cache_path is not None, cache_path)
+        is_read = read_only or cache_path is not None
+        return Bucket(self.turns, are_leases_kept, "view/", is_read, cache_path)
 
-    def _opened(self) -> View:
+    def _opened(self, read_only: bool = False, served: Sequence[int] | None = None) -> View:
         settings = replace(
             self._rng.choice(self._kind.settings), num_shards=self._num_shards, gate=self._gate
         )
         while True:
             try:
-                return open_view(self._storage(), settings, NEVER, 0.0)
+                storage = self._storage(read_only=read_only)
+                return open_view(storage, settings, NEVER, 0.0, served=served)
             except StorageError as error:
                 self.board.refuse(error, self.turns.step)
 
@@ -154,6 +157,12 @@ class History:
                 batch = self._kind.batch({entity: {number} for entity in entities})
                 write = rng.choice([view.write, view.write, partial(write_by_engine, view, rng)])
                 self.board.do("write", partial(write, batch), entities, number)
+            elif self._kind.removal is not None and rng.random() < 0.6:
+                entities, number = rng.sample([*SHARED, *own], rng.randint(1, 4)), next(self._numbers)
+                if rng.random() < 0.7 and (known := [c.number for c in self.board.calls if c.number]):
+                    number = rng.choice(known)
+                removal = self._kind.removal(entities, number)
+                self.board.do("remove", partial(view.write, removal), entities, number)
             else:
                 gone = rng.sample(own, 1)
                 self.board.do("delete", partial(view.delete, self._kind.deletions(gone)), gone)
@@ -166,15 +175,17 @@ class History:
             "seal a delta": lambda: view.seal(as_delta=True),
             "seal by an engine": lambda: seal_by_engine(self._opened, rng),
             "absorb": lambda: view.absorb(),
-            "vacuum": lambda: view.vacuum(),
+            "vacuum": lambda: (view.vacuum(), remove_former(self._storage())),
             "rebuild": lambda: rebuild(view, partial(self._fill, view)),
             "divide": lambda: self._divide(rng.choice((1, 2, 4))),
+            "verify": lambda: self._verify(view),
             "publish": lambda: holding.publish(view, force=rng.random() < 0.5),
             "discard": lambda: holding.discard(view),
         }
         gated = 2 * self._gate.is_set
+        verified = self.board.is_sure and self._place != "bucket without leases"
         for _ in range(rng.randint(1, 4)):
-            what = rng.choices([*does, "write"], [4, 2, 2, 2, 2, 1, 1, 2 * gated, gated, 1])[0]
+            what = rng.choices([*does, "write"], [4, 2, 2, 2, 2, 1, 1, verified, 2 * gated, gated, 1])[0]
             if what == "write":
                 number = next(self._numbers)
                 self.board.do(what, partial(self._add, view, number), SHARED, number)
@@ -182,6 +193,8 @@ class History:
                 self.board.do(what, does[what])
             if rng.random() < 0.5:
                 self.board.read(view, process)
+            if rng.random() < 0.2:
+                self.board.export(view, process)
             if rng.random() < 0.3:
                 view = self._opened()
 
@@ -206,14 +219,25 @@ class History:
 
     def _divide(self, num_shards: int) -> None:
         settings = replace(self._kind.settings[0], num_shards=num_shards)
-        resharding.divide(self._storage(), settings, replace(NEVER, by_job=True), self.turns.pass_time)
+        divide(self._storage(), settings, replace(NEVER, by_job=True), self.turns.pass_time)
+
+    def _verify(self, view: View) -> None:
+        """Check the files of a view that others may write, and not seal."""
+        with view.unchanging():
+            for number, shard in enumerate(view.shards.values()):
+                semantics = self._kind.settings[0].semantics
+                found = verify_view(
+                    shard.storage, self._kind.codecs, semantics=semantics, shard=(number, len(view.shards))
+                )
+                assert found.problems == [], found.problems
 
     def _read(self, process: str, rng: random.Random) -> None:
-        view = self._opened()
+        view: Part | None = None
         for _ in range(rng.randint(2, 8)):
-            self.board.read(view, process)
-            if rng.random() < 0.2:
-                view = self._opened()
+            if view is None or rng.random() < 0.2:
+                opened = self._opened(rng.random() < 0.5, rng.choice((None, [0])))
+                view = Part.of(opened, self.board.num_entities)
+            self.board.read(view, process, entities=view.entities)
 
     def _replicate(self, process: str, rng: random.Random) -> None:
         """Read from a host that keeps what it has read, and start again there now and then."""
@@ -230,6 +254,8 @@ class History:
                 view = self.board.do("start", rng.choice(opens))
             if view is not None and rng.random() < 0.7:
                 view.poll()
+            if rng.random() < 0.1 and (cached := sorted(self._host.iterdir())):
+                rng.choice(cached).unlink()  # at any time
             if view is not None:
                 self.board.read(view, process, is_replica=True)
 
@@ -257,12 +283,7 @@ class History:
         view.seal(force=True)
         self.board.read(view, "sealed")
         self.board.read(self._opened(), "opened anew")
-        for number, shard in enumerate(view.shards.values()):
-            semantics = self._kind.settings[0].semantics
-            found = verify_view(
-                shard.storage, self._kind.codecs, semantics=semantics, shard=(number, len(view.shards))
-            )
-            assert found.problems == [], found.problems
+        self._verify(view)
 
 
 def main() -> int:

@@ -22,6 +22,7 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
 from feast_sketch_store import threads
+from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import table, wal_objects
 from feast_sketch_store.snapshot import files
 from feast_sketch_store.storage import file_cache, names, objects
@@ -32,7 +33,8 @@ from feast_sketch_store.view import last_known, live, live_shard, loading, remov
 from tests.storage import memory
 
 STUCK_SECONDS = 60.0
-JUMP_SECONDS = 400.0  # longer than a commit to a bucket may take
+# Longer than a commit to a bucket may take, and than a vacuum leaves files that may belong to somebody.
+JUMP_SECONDS, JUMP_OF_A_DAY_SECONDS = 400.0, 90_000.0
 # Who use the clock, which all processes and the storage share.
 _TIMED = (
     *(file_cache, files, last_known, live, live_shard, loading, memory, names, removal, table),
@@ -51,6 +53,7 @@ class Turns:
         self._rng = rng
         self._stays = rng.choice((0.0, 0.5, 0.9, 0.98))  # how likely the same process goes on
         self._jumps = rng.choice((0.0, 0.0, 0.002))  # how likely the clock jumps
+        self.jumps_far = rng.random() < 0.3  # whether by a day
         self._kills = rng.choice((0.0, 0.0, 0.002))  # how likely a process is killed
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -152,7 +155,8 @@ class Turns:
         rng = self._rng
         if self._last not in self._running or rng.random() >= self._stays:
             self._last = rng.choice(sorted(self._running))
-        self._times.append(self.seconds + 1e-3 + JUMP_SECONDS * (rng.random() < self._jumps))
+        jump = JUMP_OF_A_DAY_SECONDS if self.jumps_far else JUMP_SECONDS
+        self._times.append(self.seconds + 1e-3 + jump * (rng.random() < self._jumps))
         turn, what = self._waiting[self._last].pop(0)
         if rng.random() < self._kills:
             self._killed_at[self._last] = self.seconds
@@ -268,6 +272,8 @@ class Folder(memory.OwnProcess, memory.MemoryStorage):
     @contextmanager
     def lease(self, name: str, wait: bool = False, create: bool = True) -> Iterator[bool]:
         """Hold a lock on a file. If that is deleted meanwhile, others can lock another file of its name."""
+        if self.read_only:
+            raise StorageError(f"{self.where(name)}: is only read")
         key, files, is_held = self._key(name), self.files.files, False
         folder = key.rpartition("/")[0]
         while not is_held:
