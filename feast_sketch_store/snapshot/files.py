@@ -266,7 +266,8 @@ class SnapshotFolder:
         before = self.listing().pins
         match = _PIN_NAME.fullmatch(before[-1]) if before else None
         name = f"pin-{int(match[1]) + 1 if match else 1:06d}-{snapshot.name}"
-        with self.storage.create(name) as file:
+        # Another process may just have pinned the same one.
+        with suppress(FileExistsAlreadyError), self.storage.create(name) as file:
             file.write(f"{created_by()}\n".encode())
         if not snapshot.exists():  # a seal pruned it just now
             self.storage.delete([name])

@@ -57,6 +57,26 @@ def test_a_bad_fill_is_undone_in_one_step(make_view):
     assert not unpin(make_view())
 
 
+def test_a_second_process_that_pins_the_same_snapshot_at_once_does_not_end_it(make_view, monkeypatch):
+    serving, first, second = make_view(), make_view(), make_view()
+    fill(serving, 1)
+    kind = type(serving.storage)
+    create, pinned = kind.create, []
+
+    def create_behind(storage, name):
+        if name.startswith("pin-") and not pinned:
+            pinned.append(True)
+            assert pin(first) == (1,)
+        return create(storage, name)
+
+    monkeypatch.setattr(kind, "create", create_behind)
+    assert pin(second) == (1,)
+    fill(serving, 2)
+    assert read(serving) == read(make_view()) == ["fill 1"]
+    assert unpin(second)
+    assert read(serving) == read(make_view()) == ["fill 2"]
+
+
 def test_a_process_that_knows_former_shards_ends_it(tmp_path):
     storage = LocalStorage(tmp_path)
     early = View(storage, SETTINGS, ALWAYS, 0.0)
