@@ -298,6 +298,24 @@ class RowLog:
             return None
         return LogRead(Position(max(number, state.through)), files, table_version=state.version)
 
+    def batches_of(self, log: LogRead, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """`LogRead.batches` of what was read here, for a process that does not keep others from sealing.
+
+        Raises StorageError: a seal replaced the rows since and a vacuum removed them, or they were dropped.
+        """
+        try:
+            yield from log.batches(columns)
+        except DamagedFileError as error:
+            payloads = (part.rows if isinstance(part, Commit) else part for part in log.parts)
+            files = {rows.name for rows in payloads if isinstance(rows, DataFile)}
+            waiting = self._wal_files()  # first, so that what is absorbed meanwhile is found in the table
+            if files <= {*waiting, *(file.name for file in self._table.state().files)}:
+                raise
+            raise StorageError(
+                f"{self.where}: the rows were replaced while they were read, and a vacuum removed them, or "
+                "the view was dropped; try again"
+            ) from error
+
     # -- write ---------------------------------------------------------------------------------
 
     def append(self, rows: pa.Table) -> Position:

@@ -8,6 +8,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from feast_sketch_store.row_log.data_file import StagedFile
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, RowKeys
 from feast_sketch_store.rows.entity_keys import find_sorted
 from feast_sketch_store.rows.formulas import Formula
+from feast_sketch_store.rows.newest import Batches
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.snapshot.sealed import check_whole, write_layer
@@ -457,15 +459,22 @@ class Shard(LiveShard):
     def kept_rows(self) -> FoldedRows | None:
         """The rows that a seal would keep now, read anew from the row log; None if it has none.
 
-        Raises DamagedFileError: the row log cannot be read.
+        Raises
+        ------
+        DamagedFileError : the row log cannot be read.
+        StorageError : the same; or, also while the rows are used, a seal replaced them and a vacuum removed
+            the files.
         """
         log = self.row_log.read()
-        return self.rows_of(log) if log else None
+        return self._fold(log, partial(self.row_log.batches_of, log)) if log else None
 
     def rows_of(self, log: LogRead) -> FoldedRows:
         """The rows of a log of this view that a seal keeps: also recently expired rows, which reads hide."""
+        return self._fold(log, log.batches)
+
+    def _fold(self, log: LogRead, batches: Batches) -> FoldedRows:
         kept = self.settings.retention_microseconds
-        return self._semantics.fold(log.batches, expire_before_of(kept, log.moment), kept)
+        return self._semantics.fold(batches, expire_before_of(kept, log.moment), kept)
 
     def tables_of(self, log: LogRead) -> Iterator[pa.Table]:
         """The rows of a log that a seal keeps, one for each entity, and what other rows add to features that

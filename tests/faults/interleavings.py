@@ -61,7 +61,7 @@ OWN_PER_WRITER = 2
 # What others hinder: a late commit, a seal beside another, rows that are being divided, a pin without a seal.
 HINDERED = (
     *("may not count", "is sealing", "no rows to rebuild from", "divide", "already"),
-    *("is not there yet", "is pinned", "no snapshot", "no longer exists"),
+    *("is not there yet", "is pinned", "no snapshot", "no longer exists", "replaced while they were read"),
 )
 WITHOUT_LEASES = (
     "changed the row log ",

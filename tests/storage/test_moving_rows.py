@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from feast_sketch_store.errors import GateError, ShardError, StorageError
+from feast_sketch_store.errors import DamagedFileError, GateError, ShardError, StorageError
 from feast_sketch_store.operations import resharding
 from feast_sketch_store.operations.resharding import divide, remove_former
 from feast_sketch_store.operations.verification import verify_view
@@ -392,6 +392,24 @@ def test_a_view_that_is_pinned_while_its_division_begins_is_not_divided(place, m
     after = put(opened(place, 2), range(20), ["after"], second=1)
     for one in (view, pinner, opened(place, 2)):
         assert shown(one) == (after if is_fenced else expected)
+
+
+def test_rows_that_a_vacuum_removes_while_they_are_exported_are_not_damaged(place):
+    view, other = opened(place, 1), opened(place, 1)
+    put(view, range(20), ["before"])
+    view.seal()
+    (kept,) = view.kept_rows()
+    other.delete(deletions([user_key(3)], datetime.now(UTC), None))
+    assert other.seal()
+    assert other.vacuum() > 0
+    with pytest.raises(StorageError, match="were replaced while they were read, and a vacuum removed them"):
+        list(kept.batches())
+    (kept,) = view.kept_rows()
+    assert sum(len(table) for _, table in kept.batches()) == 19
+    data = other.shards[0].row_log.table_rows().files
+    other.storage.delete([f"rows/{file.name}" for file in data])
+    with pytest.raises(DamagedFileError, match="a data file of the row log is damaged: it is missing"):
+        list(kept.batches())
 
 
 def test_of_two_divisions_that_no_lease_keeps_apart_one_counts():
