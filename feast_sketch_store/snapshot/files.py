@@ -6,7 +6,7 @@
 
     pin-000001-00000000000000000042-0001-9f31c0de          holds readers at that snapshot
 
-A name begins with the version of the row log that the snapshot covers. The next number is a thousand times
+A name begins with the version of the row log that the snapshot covers. The next number is a million times
 the version of the row log's table, plus a count of that table's seals (new settings seal the same rows
 again). Readers list only manifests. A manifest is created after both other files, and deleted before
 them. So a snapshot exists whole or not at all, on any storage that can create a file. The order file stays
@@ -51,7 +51,7 @@ _MANIFEST_NAME = re.compile(r"((\d{20})-(\d{4,})-[0-9a-f]{8})" + re.escape(_MANI
 
 _PIN_NAME = re.compile(r"pin-(\d{6})-(\d{20}-\d{4,}-[0-9a-f]{8})")
 _PLACE = re.compile(r"(\d+)(?:-(\d+))?")
-_SEALS_OF_A_TABLE = 1_000  # numbers for seals of one version of the row log's table
+_SEALS_OF_A_TABLE = 1_000_000  # numbers for seals of one version of the row log's table
 
 
 def place_of(name: str) -> tuple[int, int]:

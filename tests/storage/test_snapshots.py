@@ -66,6 +66,15 @@ def test_names_sort_by_version_and_number(folder):
     assert sorted(s.manifest_name for s in made) == [s.manifest_name for s in reversed(folder.list())]
 
 
+def test_the_last_seal_is_the_newest_however_often_the_same_rows_are_sealed():
+    """As by a job each minute, in a view that nobody writes for a day."""
+    folder = SnapshotFolder(MemoryStorage())
+    for _ in range(1_010):
+        last = publish(folder)
+        folder.prune(2)
+        assert folder.list()[0] == last
+
+
 def test_a_listing_since_a_snapshot_has_no_older_ones_and_all_that_is_new(folder, storage, monkeypatch):
     older, known = publish(folder, 9), publish(folder, 10)
     listed, real = [], storage.list
