@@ -335,7 +335,7 @@ def _table(sample: Sample, facts: Sequence[AnyFacts], kept: VocabularyMask) -> t
 def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, GolombSets]:
     """Bytes of the sets of all entities: the codes, their index, and the list of entities.
 
-    Returns these bytes, the bytes of the vocabularies, and the sets of the sampled entities.
+    Returns these bytes, the bytes of the vocabularies and levels, and the sets of the sampled entities.
     """
     parts = {name: feature.cut(kept[name]) for name, feature in sample.features.items()}
     columns = _built_sets(parts, sample.order)
@@ -349,8 +349,9 @@ def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, Gol
     size = code_bits / 8 + index_bytes(sample.num_entities, sample.presence_error_rate)
     size += starts_bytes(sample.num_entities, round(num_codes * sample.scale), code_bits)
     in_parts = sum(part.vocabulary.packed_bytes for part in parts.values())
-    of_values = (columns.size_bytes - built.size_bytes) * sample.vocabulary_bytes(kept) / max(1, in_parts)
-    return size, of_values, built
+    levels = built.levels_bytes
+    of_values = columns.size_bytes - built.size_bytes - levels
+    return size, levels + of_values * sample.vocabulary_bytes(kept) / max(1, in_parts), built
 
 
 def _built_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) -> SetColumns:

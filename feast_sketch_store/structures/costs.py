@@ -116,14 +116,15 @@ def set_bits(popularity: Popularity) -> float:
 
 
 def sets_bytes(parts: Sequence[Popularity]) -> float:
-    """Bytes of the sets of some features of the same rows, and of the index of the rows in them."""
+    """Bytes of the sets of some features of the same rows, of their levels, and of the index of rows."""
     if not parts:
         return 0.0
     num_bits = sum(map(set_bits, parts))
     num_rows = parts[0].num_rows
     num_codes = len(parts) * num_rows + sum(part.num_facts for part in parts)
     starts = golomb_sets.starts_bytes(num_rows, num_codes, num_bits)
-    return 8 * (num_bits // _WORD_BITS + 3) + starts
+    levels = [part.gaps or golomb_sets.levels_of(part.counts) for part in parts]
+    return 8 * (num_bits // _WORD_BITS + 3) + starts + sum(own.size_bytes for own in levels)
 
 
 _MAX_RATE = 0.5

@@ -172,9 +172,15 @@ class SetColumns(Structure):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the sets, their index, the vocabularies, and the marks of values that features have."""
+        """Bytes of the sets, their levels and index, the vocabularies, and the marks of values that features
+        have.
+        """
         known = sum(-(-len(f.own_ids) // 8) for f in self.features.values() if f.own_ids is not None)
-        return self.sets.size_bytes + sum(v.packed_bytes for v in self.vocabularies) + known
+        return self._sets_bytes + sum(v.packed_bytes for v in self.vocabularies) + known
+
+    @property
+    def _sets_bytes(self) -> int:
+        return self.sets.size_bytes + self.sets.levels_bytes
 
     def size_bytes_of(self, feature: str) -> float:
         """Bytes of one feature: its share of the sets, by facts, and of the vocabulary, by values."""
@@ -183,7 +189,7 @@ class SetColumns(Structure):
         sharers = [f for f in self.features.values() if chain_of[f.number] == chain]
         of_values = len(own.vocabulary) / max(1, sum(len(f.vocabulary) for f in sharers))
         of_facts = own.num_facts / max(1, self.num_facts)
-        return of_facts * self.sets.size_bytes + of_values * self.vocabularies[chain].packed_bytes
+        return of_facts * self._sets_bytes + of_values * self.vocabularies[chain].packed_bytes
 
     @property
     def fact_bits(self) -> int:

@@ -86,6 +86,11 @@ class Levels(NamedTuple):
     runs: NDArray[np.uint8]  # uint8[R], the level of each
     left: NDArray[np.uint8] = LEFT_LEVELS  # uint8[64], by half octaves of the number of ids left
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.nbytes for part in self)
+
 
 def levels_of(counts: NDArray[np.int64]) -> Levels:
     """The best levels of independent symbols, given the rows with each, int64[V].
@@ -311,6 +316,11 @@ class GolombSets(CodedRows):
             ):
                 raise ValueError(f"sets cannot be coded with {code}")
             num_symbols = code.num_symbols
+
+    @property
+    def levels_bytes(self) -> int:
+        """Bytes of the levels and ranks with which the sets are coded."""
+        return sum(code.gaps.size_bytes + code.headers.nbytes for code in self.codes)
 
     @classmethod
     def build(

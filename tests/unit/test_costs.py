@@ -4,6 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.layers.collect import CollectedFeature
 from feast_sketch_store.layers.presence import ListedRows
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
@@ -21,10 +22,12 @@ from feast_sketch_store.structures.costs import (
     table_bytes,
     timestamps_bytes,
 )
+from feast_sketch_store.structures.goals import MEMORY
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts, SetCode, ShiftingBloomFilterBuilder
 from feast_sketch_store.succinct.fingerprints import expected_twins
 from tests.helpers.cases import for_each
+from tests.helpers.layers import build_layer, random_hashes, rows_with, sets_of
 
 LENGTHS = [0, 1, 63, 64, 65, 1000]
 
@@ -125,7 +128,8 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
         for states, members, counts in sets
     ]
     assert sum(map(set_bits, parts)) == built.sets.num_bits
-    assert sets_bytes(parts) == pytest.approx(built.sets.size_bytes, abs=num_rows / 8 + 24)
+    sealed = built.sets.size_bytes + built.sets.levels_bytes
+    assert sets_bytes(parts) == pytest.approx(sealed, abs=num_rows / 8 + 40)
 
 
 def test_codes_that_were_fitted_on_trial_are_those_of_the_sets(monkeypatch):
@@ -173,4 +177,17 @@ def test_bits_of_sets_are_guessed_without_any_rows():
 
 def test_no_sets_take_nothing():
     assert sets_bytes([]) == 0
-    assert sets_bytes([Popularity(np.zeros(0, np.int64), 0)]) < 64
+    assert sets_bytes([Popularity(np.zeros(0, np.int64), 0)]) < 128
+
+
+def test_a_memory_has_room_for_the_levels_of_few_long_rows():
+    """Levels of 5,000 values take a ninth of the sets of eight rows."""
+    rng = np.random.default_rng(3)
+    has = rng.random((8, 5_000)) < np.linspace(0.9, 0.1, 5_000)
+    csr = Csr.of_lengths(has.sum(axis=1), np.nonzero(has)[1].astype(np.int32))
+    rows = rows_with([sets_of("viewed", csr, pa.array(np.arange(5_000) * 7))], random_hashes(rng, 8))
+    for memory in (4_000, 6_000):
+        layer = build_layer(rows, FeatureBudget(1e-5, {"viewed": Goal(MEMORY, memory)}))
+        (sets,) = layer.structures
+        assert sets.size_bytes == sum(array.nbytes for array in sets.to_snapshot()[1].values())
+        assert 0.9 * memory < layer.size_bytes <= memory
