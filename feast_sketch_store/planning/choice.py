@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from feast_sketch_store.errors import PlanError, counted
-from feast_sketch_store.planning.curves import SETS, Candidate, least_count, sets, weighted_bloom
+from feast_sketch_store.planning.curves import Candidate, beside_list, least_count, sets, weighted_bloom
 from feast_sketch_store.planning.plan import Estimate, Point
 from feast_sketch_store.planning.sample import Sample
-from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM
+from feast_sketch_store.structures.goals import AUTO, BLOOM, SETS, WEIGHTED_BLOOM
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
 LEAST_GAIN = 0.8  # of the knee, as a share of the gain of the best point
 _AUC_LOSS = 0.001  # against the best point that is worth its bytes
-_CURVES_OF_AUTO = (BLOOM, WEIGHTED_BLOOM, SETS)  # `target: auto` learns no clusters
+_CURVES_OF_AUTO = (AUTO, BLOOM, WEIGHTED_BLOOM, SETS)  # `target: auto` learns no clusters
 _STEPS = 12  # of a search for what fits into the bytes
 
 
@@ -75,7 +75,8 @@ class PlanTarget:
 def made_to_measure(sample: Sample, target: PlanTarget) -> list[Candidate]:
     """Points that just meet a target, in addition to those of the grid."""
     if target.noise_ratio is not None:
-        return [weighted_bloom(sample, target.noise_ratio)]
+        chosen = beside_list(sample, target.noise_ratio, sets(sample))
+        return [weighted_bloom(sample, target.noise_ratio), *([] if chosen is None else [chosen])]
     if target.memory_bytes is None:
         return []
     budget = target.memory_bytes

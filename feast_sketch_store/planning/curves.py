@@ -32,12 +32,13 @@ from feast_sketch_store.planning.sample import (
     spread_of_total,
     total_by_mean,
 )
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.structures.base import RowsToSeal, weighted_sums
 from feast_sketch_store.structures.bloom import first_words
+from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
 from feast_sketch_store.structures.clustered import side_by_side
 from feast_sketch_store.structures.clusters import (
     STYLES,
@@ -49,12 +50,19 @@ from feast_sketch_store.structures.clusters import (
     size,
 )
 from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
-from feast_sketch_store.structures.goals import BLOOM, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
+from feast_sketch_store.structures.goals import (
+    AUTO,
+    BLOOM,
+    DEFAULT_CLUSTERS,
+    NOISE_RATIO,
+    SETS,
+    WEIGHTED_BLOOM,
+    Goal,
+)
 from feast_sketch_store.structures.set_columns import SetColumns
 from feast_sketch_store.structures.sizing import AnyFacts, FactClass, Geometry, WeightedFacts, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, ideal_bits, starts_bytes
 
-SETS = "sets"
 POPULAR_SETS = "most popular values, as sets"
 POPULAR_BLOOM = "most popular values, bloom"
 CHOSEN_SETS = "values chosen by the model, as sets"
@@ -107,10 +115,12 @@ class Candidate:
 
 def candidates(sample: Sample, grid: Grid) -> list[Candidate]:
     """The points of all curves that need no model."""
+    exact = sets(sample)
     return [
         *(bloom(sample, rate) for rate in grid.error_rates),
         *(weighted_bloom(sample, ratio) for ratio in grid.noise_ratios),
-        sets(sample),
+        *(c for ratio in grid.noise_ratios if (c := beside_list(sample, ratio, exact)) is not None),
+        exact,
         *(sets(sample, least) for least in _least_counts(sample, grid.shares)),
         *(
             bloom(sample, rate, least)
@@ -158,6 +168,45 @@ def weighted_bloom(sample: Sample, noise_ratio: float) -> Candidate:
     tags = {"sketch.structure": "weighted_bloom", "sketch.target": f"noise {noise_ratio:g}"}
     kept, label = sample.everything, f"noise ratio {noise_ratio:g}"
     return as_candidate(sample, WEIGHTED_BLOOM, label, size, kept, rates, settings_of(sample, kept, tags))
+
+
+def selector(sample: Sample, goals: Mapping[str, Goal], lists_rows: bool = False) -> StructureSelector:
+    """How a seal of the whole view chooses; ``lists_rows`` if other features need a list of rows."""
+    shapes, num_shapes = _shapes(sample, sample.everything)
+    index = index_bytes(sample.num_entities, sample.presence_error_rate)
+    words = first_words([num_shapes])[-1]
+    overhead = LayerOverhead(lists_rows, (shapes,), words, 0.0, index, sample.timestamps_bytes)
+    return StructureSelector(goals, sample.popularity, overhead)
+
+
+def beside_list(sample: Sample, noise_ratio: float, exact: Candidate) -> Candidate | None:
+    """What is chosen for a noise ratio if no structure is named: features in a filter, and others in sets.
+
+    None if a seal takes a point of another curve: ``exact``, sets of all features, or a filter with the rows.
+    """
+    choice = selector(sample, dict.fromkeys(sample.features, Goal(NOISE_RATIO, noise_ratio)))
+    plans = {name: offer.plan.facts for name, offer in choice.offers().items() if offer.kind == BLOOM}
+    facts = {name: own for name, own in plans.items() if isinstance(own, WeightedFacts)}
+    if not facts or not choice.lists_rows(1.0):
+        return None
+    geometry, everyone, kept = size_for_rates([*facts.values()]), sample.num_entities, sample.everything
+    rates = {name: np.zeros(len(counts)) for name, counts in sample.full_counts.items()}
+    for (name, own), hashes in zip(facts.items(), geometry.hashes, strict=True):
+        rates[name] = own.symbol_rates(hashes, geometry.fill)
+    structure = table_bytes(geometry.num_bits, first_words(len(own.counts) for own in facts.values())[-1])
+    structure += sum(packed_bytes(everyone, 1) for own in facts.values() if own.num_entities < everyone)
+    others = {name: feature for name, feature in sample.features.items() if name not in facts}
+    beside = float(LISTED_HEADER_BYTES + sample.timestamps_bytes)
+    if others:
+        rest = replace(sample, features=others)
+        size, of_values, _ = _sets_bytes(rest, rest.everything)
+        structure, beside = structure + size, beside + of_values - rest.vocabulary_bytes(rest.everything)
+    else:
+        structure += index_bytes(everyone, sample.presence_error_rate)
+    settings = settings_of(sample, kept, {"sketch.target": f"noise {noise_ratio:g}"})
+    label = f"noise ratio {noise_ratio:g}"
+    found = as_candidate(sample, AUTO, label, structure, kept, rates, settings, beside)
+    return found if found.point.memory_bytes < exact.point.memory_bytes else None
 
 
 def sets(sample: Sample, least: int = 0) -> Candidate:
@@ -320,16 +369,22 @@ def _bytes_of_unseen(sample: Sample, name: str, is_plain: bool) -> tuple[float, 
 
 
 def _table(sample: Sample, facts: Sequence[AnyFacts], kept: VocabularyMask) -> tuple[Geometry, float]:
-    """The table for facts of each feature and for shapes, and its bytes with the head that it repeats.
+    """The table for facts of each feature and for shapes, and its bytes with the head that it repeats."""
+    shapes, num_shapes = _shapes(sample, kept)
+    geometry = size_for_rates([*facts, shapes])
+    sizes = [*map(len, sample.kept_counts(kept).values()), num_shapes]
+    return geometry, table_bytes(geometry.num_bits, first_words(sizes)[-1])
+
+
+def _shapes(sample: Sample, kept: VocabularyMask) -> tuple[FactClass, int]:
+    """The facts of shapes in a filter that holds the rows, and the number of shapes.
 
     A shape is one symbol for each entity, which says which of its features have a value, and its bucket.
     """
     has_value = [f.cut(kept[name]).rows.lengths > 0 for name, f in sample.features.items()]
-    num_shapes = len(np.unique(np.stack(has_value, axis=1), axis=0)) * len(sample.buckets)
-    shapes = FactClass(sample.num_entities, sample.presence_error_rate / num_shapes)
-    geometry = size_for_rates([*facts, shapes])
-    sizes = [*map(len, sample.kept_counts(kept).values()), num_shapes]
-    return geometry, table_bytes(geometry.num_bits, first_words(sizes)[-1])
+    has_row = np.ones(len(sample), np.bool_)
+    num_shapes = len(np.unique(np.stack([has_row, *has_value], axis=1), axis=0)) * len(sample.buckets)
+    return FactClass(sample.num_entities, sample.presence_error_rate / num_shapes), num_shapes
 
 
 def _sets_bytes(sample: Sample, kept: VocabularyMask) -> tuple[float, float, GolombSets]:
@@ -370,8 +425,8 @@ def encoded(name: str, feature: FeatureSample) -> EncodedFeature:
     """A feature of the sampled rows in the form that structures and formulas take."""
     values, rows = feature.vocabulary, feature.rows
     kind = "int64" if pa.types.is_int64(values.values.type) else "bytes"
-    states = np.where(rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
-    return EncodedFeature(FeatureCodec(name, f"{kind}_set_val"), values, states, rows.indptr, rows.ids)
+    codec = FeatureCodec(name, f"{kind}_set_val")
+    return EncodedFeature(codec, values, feature.states, rows.indptr, rows.ids)
 
 
 def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:

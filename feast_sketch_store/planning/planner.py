@@ -27,14 +27,15 @@ from feast_sketch_store.planning.curves import (
     CHOSEN_SETS,
     CLUSTERED_NOISE_RATIOS,
     COARSE,
-    SETS,
     Candidate,
     Grid,
+    beside_list,
     bloom,
     candidates,
     clustered,
     kept_text,
     points_of_other_stores,
+    selector,
     sets,
     sets_of,
     weighted_bloom,
@@ -49,14 +50,13 @@ from feast_sketch_store.settings.resolve import resolve
 from feast_sketch_store.settings.table import TAG_PREFIX
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.names import folder_name
-from feast_sketch_store.structures.choice import LayerOverhead, StructureSelector
-from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.goals import (
     AUTO,
     BLOOM,
     ERROR_RATE,
     MEMORY,
     NOISE_RATIO,
+    SETS,
     WEIGHTED_BLOOM,
     Goal,
     Offer,
@@ -385,9 +385,14 @@ def point_of(settings: ViewSettings, sample: Sample) -> Point | None:
         return None
     if kinds == {SETS}:
         return sets(sample).point
-    if kinds != {BLOOM} or len(goals) != 1:
+    if len(goals) != 1:
         return None
     goal = goals.pop()
+    if goal.may_choose:
+        found = beside_list(sample, goal.amount, sets(sample))
+        return None if found is None else found.point
+    if kinds != {BLOOM}:
+        return None
     if goal.measure == ERROR_RATE and goal.structure in (AUTO, BLOOM):
         return bloom(sample, goal.amount).point
     if goal.measure == NOISE_RATIO and goal.structure == WEIGHTED_BLOOM and not goal.clusters:
@@ -407,18 +412,14 @@ def growth(settings: ViewSettings, sample: Sample) -> Estimate | None:
 
 def offers(settings: ViewSettings, sample: Sample) -> dict[str, Offer]:
     """How a seal of the whole view would keep the membership features."""
-    filled = sample.num_filled(sample.everything)
-    goals, popularity = {}, {}
-    for name, counts in sample.full_counts.items():
+    goals = {}
+    for name in sample.features:
         target = settings.features[name].target
         assert isinstance(target, Goal)  # as for every collection
         if target.measure == MEMORY and target.structure == AUTO:
             target = replace(target, structure=SETS)  # of as many values as fit
-        num_without = sample.num_entities - filled[name]
         goals[name] = target
-        popularity[name] = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
-    overhead = LayerOverhead.rows(sample.num_entities, sample.presence_error_rate, settings.lists_rows)
-    return StructureSelector(goals, popularity, overhead).offers()
+    return selector(sample, goals, settings.lists_rows).offers()
 
 
 def _with_tags(field: Any, tags: Mapping[str, str] | None) -> Any:

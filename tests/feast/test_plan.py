@@ -364,6 +364,7 @@ def test_values_that_are_cut_to_a_memory_are_planned_without_noise(tmp_path, row
         ("error 0.1", {}),
         ("error 0.03", {}),
         ("auto", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}),
+        ("auto", {"sketch.target": "noise 4"}),
     ],
 )
 def test_a_plan_says_how_many_bytes_a_seal_then_saves(tmp_path, rows, of_store, tags):

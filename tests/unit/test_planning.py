@@ -35,7 +35,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
 from feast_sketch_store.structures.costs import index_bytes
-from feast_sketch_store.structures.goals import ERROR_RATE, NOISE_RATIO
+from feast_sketch_store.structures.goals import AUTO, ERROR_RATE, NOISE_RATIO
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
 from feast_sketch_store.succinct.golomb_sets import GolombSets, SetCode
 from tests.helpers.length import by_length
@@ -244,6 +244,26 @@ class TestCurves:
         sample = replace(sample, buckets=bucket_timestamps(timestamps, None)[0])
         size = without_header(point_of(sample).point, goal.structure == SETS) - sample.buckets.nbytes
         assert size == pytest.approx(sealed.size_bytes, rel=0.02)
+
+    @pytest.mark.parametrize(("with_rare", "noise_ratio"), [(False, 0.1), (True, 2.0)])
+    @pytest.mark.parametrize("num_sampled", [5_000, 2_500])
+    def test_a_filter_beside_a_list_is_priced(self, with_rare, noise_ratio, num_sampled):
+        """A filter is smaller than sets for few values; rare ones are in sets beside it. Within 2 %."""
+        features = [(draw(np.array([0.6, 0.1]), 5_000, 1), pa.array([b"a", b"b"], pa.large_binary()))]
+        if with_rare:
+            features.append((draw(np.full(4_000, 0.0005), 5_000, 2), pa.array(np.arange(4_000))))
+        sealed = sealed_as_sets(features, Goal(NOISE_RATIO, noise_ratio))
+        structures = {name: feature.structure for name, feature in sealed.features.items()}
+        assert structures == {"f0": WEIGHTED_BLOOM, "f1": SETS} if with_rare else {"f0": WEIGHTED_BLOOM}
+        sample = sample_of(*named_features(features, num_sampled), num_entities=5_000)
+        found = [candidate.point for candidate in candidates(sample, Grid(noise_ratios=(noise_ratio,)))]
+        chosen = found[choose_point(found, PlanTarget())] if noise_ratio == 0.1 else None
+        (point,) = [point for point in found if point.curve == AUTO]
+        assert chosen in (None, point)
+        assert without_header(point) == pytest.approx(sealed.size_bytes, rel=0.02)
+        assert point.settings["f0"] == {"sketch.target": f"noise {noise_ratio:g}"}
+        (made,) = [c for c in made_to_measure(sample, PlanTarget(noise_ratio)) if c.point.curve == AUTO]
+        assert made.point.memory_bytes == point.memory_bytes
 
     def test_several_features_are_coded_together(self, facts):
         one = sets(sample_of(feature_of(facts))).point
