@@ -70,8 +70,6 @@ class _State:
     rows: int = 0
     rows_again: int = 0
     changed: int = 0
-    num_skipped: int = 0
-    skipped: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, storage: Storage, source: str) -> "_State":
@@ -191,6 +189,9 @@ class _Import:
         self._settings, self._skip_bad = settings, skip_bad
         self._semantics = named(settings.semantics, settings.codecs)
         self.state = _State(source)
+        # Of this scan: an earlier one may have found what is corrected by now, here or over there.
+        self._num_skipped = 0
+        self._skipped: dict[str, str] = {}
         counted = bridge.count()
         self._total = None if counted is None else round(counted.value)
 
@@ -198,7 +199,7 @@ class _Import:
         """The result."""
         state, kind = self.state, self._bridge.view.store.kind
         return Imported(
-            view, kind, how, state.rows, state.changed, entities, state.num_skipped, dict(state.skipped)
+            view, kind, how, state.rows, state.changed, entities, self._num_skipped, self._skipped
         )
 
     def check(self) -> None:
@@ -241,7 +242,8 @@ class _Import:
 
         Raises SettingsError: the key of a row is not known.
         """
-        num_scanned = 0
+        num_scanned = self._num_skipped = 0
+        self._skipped = {}
         for page in self._bridge.pages(position):
             yield self._keyed(page), page.position
             num_scanned += page.num_scanned
@@ -280,7 +282,8 @@ class _Import:
         if not rows:
             return
         table = self._kept(rows)
-        self._refuse(f"of the first {counted(self.state.rows + len(rows), 'row')}")
+        num_read = self.state.rows if self.state.scan == 1 else self.state.rows_again
+        self._refuse(f"of the first {counted(num_read + len(rows), 'row')}")
         if self.state.scan == 1:
             self.state.rows += len(rows)
         else:
@@ -308,13 +311,9 @@ class _Import:
         try:
             self._table([row])
         except RowError as error:
-            key, reason = key_text(row[0]), str(error).replace("row 0 of the batch", "it")
-            state = self.state
-            state.num_skipped += state.scan == 1 or (
-                key not in state.skipped and len(state.skipped) < _MAX_TOLD
-            )
-            if len(state.skipped) < _MAX_TOLD:
-                state.skipped[key] = reason
+            self._num_skipped += 1
+            if len(self._skipped) < _MAX_TOLD:
+                self._skipped[key_text(row[0])] = str(error).replace("row 0 of the batch", "it")
             return False
         return True
 
@@ -323,11 +322,11 @@ class _Import:
 
     def _refuse(self, among: str) -> None:
         """Raise an error if there are rows that cannot be kept, unless they are left out."""
-        number, skipped = self.state.num_skipped, self.state.skipped
-        if number and not self._skip_bad:
-            key, reason = next(iter(skipped.items()))
+        if self._num_skipped and not self._skip_bad:
+            key, reason = next(iter(self._skipped.items()))
             raise RowError(
-                f"{self._bridge.view}: {number:,} {among} cannot be kept. The first is of the entity "
-                f"{key}: {reason}. Nothing was imported; declare the view as it was when these rows were "
-                "written, or leave such rows out with --skip-bad (`skip_bad=True`). --dry-run counts them all"
+                f"{self._bridge.view}: {self._num_skipped:,} {among} cannot be kept. The first is of the "
+                f"entity {key}: {reason}. Nothing was imported; declare the view as it was when these rows "
+                "were written, or leave such rows out with --skip-bad (`skip_bad=True`). --dry-run counts "
+                "them all"
             )

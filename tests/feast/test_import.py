@@ -398,6 +398,31 @@ def test_an_import_goes_on_where_it_was(sqlite, ours, monkeypatch):
     assert max(reported[: reported.index(reported[0], 1)]) < 2500
 
 
+@pytest.mark.parametrize("skip_bad", [True, False], ids=["again with --skip-bad", "without it"])
+def test_rows_that_were_corrected_since_an_interrupted_import_are_not_left_out(
+    sqlite, ours, monkeypatch, skip_bad
+):
+    monkeypatch.setattr(importing, "_ROWS_A_COMMIT", 10)
+    store, view = ours
+    sqlite.write(view, rows_of(range(20)))
+    key = entity_key(user_id=3)
+    sqlite.write(view, [(key, {"country": Value(int64_val=3)}, NOON, None)])
+
+    class Stopped(Exception):
+        pass
+
+    def stop(rows, total):
+        if maintenance.verify(store, "history").leftovers:  # of the first commit
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        import_view(store, "history", sqlite.file, skip_bad=True, on_progress=stop)
+    sqlite.write(view, rows_of([3]))
+    done = import_view(store, "history", sqlite.file, skip_bad=skip_bad)
+    assert (done.entities, done.num_skipped, done.skipped) == (20, 0, {})
+    assert answers(store, view, [key]) == [normal(row) for row in sqlite.read(view, [key])]
+
+
 def test_command(sqlite, ours, tmp_path):
     _, view = ours
     sqlite.write(view, rows_of(range(10)))
