@@ -186,11 +186,12 @@ class ViewFile:
         """Why rows that were written to this view cannot be read as another file says."""
         known = self._by_name()
         both = [(known[codec.feature], codec) for codec in newer.codecs if codec.feature in known]
+        are_alike = self.semantics == newer.semantics
         changed = {
-            now.feature: f"feature {now.feature!r} of view {view!r} was written as {was.type_text} and is "
-            f"declared as {now.type_text} now"
+            now.feature: f"feature {now.feature!r} of view {view!r} was written as {_kind_text(was)} and is "
+            f"declared as {_kind_text(now)} now"
             for was, now in both
-            if was.value_field != now.value_field
+            if was.value_field != now.value_field or (are_alike and _kind_text(was) != _kind_text(now))
         }
         changed |= {
             now.feature: f"list {now.feature!r} of view {view!r} was written with the attributes "
@@ -302,6 +303,14 @@ def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
 def _listing_of(entry: dict[str, Any]) -> Listing:
     attributes = tuple(map(Attribute.of_entry, entry.get("attributes", ())))
     return Listing(entry["resolution_microseconds"], entry["limit"], attributes)
+
+
+def _kind_text(codec: FeatureCodec) -> str:
+    """The type of a feature, and the tag that gives it other columns in the row log, for messages and
+    comparisons.
+    """
+    tag = "of" if codec.is_derived else "ids_of" if codec.ids_of else "codec: list" if codec.is_list else ""
+    return f"{codec.type_text} with the tag sketch.{tag}" if tag else codec.type_text
 
 
 def _attributes_text(codec: FeatureCodec) -> str:

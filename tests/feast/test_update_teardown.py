@@ -1,16 +1,18 @@
 """`update` and `teardown` make and remove exactly what they should."""
 
 import itertools
+import re
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from feast import Entity, FeatureView, Field, ValueType
-from feast.protos.feast.types.Value_pb2 import Value
-from feast.types import Float32, Int64, Json, String
+from feast.protos.feast.types.Value_pb2 import Int64List, Value
+from feast.types import Array, Float32, Int64, Json, String
 
 from feast_sketch_store import SketchOnlineStore, SketchReader
 from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError
@@ -19,6 +21,7 @@ from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import SEAL_LOCK
 from feast_sketch_store.view.rebuilding import rebuild
+from tests.helpers import repository
 from tests.helpers.length import by_length
 
 FRANCE = {"country": Value(string_val="FR")}
@@ -134,6 +137,45 @@ def test_a_view_is_read_while_the_registry_has_a_refused_declaration(
         one.view = declared
         one.write(2, FRANCE)
         assert [values for _, values in one.read(1, 2)] == [FRANCE, FRANCE]
+
+
+def numbers(name, **tags):
+    """An Array of Int64 with tags of this store."""
+    return Field(name=name, dtype=Array(Int64), tags={f"sketch.{tag}": value for tag, value in tags.items()})
+
+
+COUNTED, IDS = numbers("v", codec="counts"), numbers("i", ids_of="v")
+
+
+@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("is_gained", [True, False], ids=["gained", "lost"])
+@pytest.mark.parametrize(
+    ("rows", "without", "tagged", "tag"),
+    [
+        ("replace", [COUNTED, numbers("n")], [COUNTED, numbers("n", of="v")], "of"),
+        ("append", [COUNTED, IDS, numbers("n")], [COUNTED, IDS, numbers("n", of="v")], "of"),
+        ("append", [numbers("v"), numbers("n")], [COUNTED, numbers("n", ids_of="v")], "ids_of"),
+        ("append", [numbers("n")], [numbers("n", codec="list")], "codec: list"),
+    ],
+    ids=["counts", "counts that grow", "ids", "list"],
+)
+def test_a_feature_with_rows_keeps_the_tags_that_place_its_values_in_the_log(
+    make_harness, options, is_gained, rows, without, tagged, tag
+):
+    declared = {"ttl": timedelta(days=9), "tags": {"sketch.rows": rows}}
+    before, after = (
+        repository.make_view(fields, **declared) for fields in (without, tagged)[:: is_gained or -1]
+    )
+    harness = make_harness(view=before, **options)
+    value = Value(int64_list_val=Int64List(val=[1, 2]))
+    harness.write(1, {field.name: value for field in before.features}, datetime.now(UTC))
+    shown = harness.reopened().read(1)[0][1]
+    assert sorted(shown["n"].int64_list_val.val) == [1, 2]
+    kinds = ("Array(Int64)", f"Array(Int64) with the tag sketch.{tag}")[:: is_gained or -1]
+    refusal = "'n' of view 'history' was written as {} and is declared as {} now; give it a new name"
+    with pytest.raises(UnsupportedFeatureError, match=re.escape(refusal.format(*kinds))):
+        harness.reopened().store.update(harness.config, [], [after], [], [], False)
+    assert harness.reopened().read(1)[0][1] == shown
 
 
 @pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
