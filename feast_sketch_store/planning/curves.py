@@ -16,6 +16,7 @@ by its sampled facts in each cluster and two more, which are divided among clust
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -32,7 +33,7 @@ from feast_sketch_store.planning.sample import (
     spread_of_total,
     total_by_mean,
 )
-from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.formulas import Formula
@@ -49,7 +50,7 @@ from feast_sketch_store.structures.clusters import (
     learn,
     size,
 )
-from feast_sketch_store.structures.costs import index_bytes, packed_bytes, table_bytes
+from feast_sketch_store.structures.costs import Popularity, index_bytes, packed_bytes, table_bytes
 from feast_sketch_store.structures.goals import (
     AUTO,
     BLOOM,
@@ -176,7 +177,18 @@ def selector(sample: Sample, goals: Mapping[str, Goal], lists_rows: bool = False
     index = index_bytes(sample.num_entities, sample.presence_error_rate)
     words = first_words([num_shapes])[-1]
     overhead = LayerOverhead(lists_rows, (shapes,), words, 0.0, index, sample.timestamps_bytes)
-    return StructureSelector(goals, sample.popularity, overhead)
+    return StructureSelector(goals, popularity_of(sample), overhead)
+
+
+@lru_cache(maxsize=1)  # for all points of a plan
+def popularity_of(sample: Sample) -> dict[str, Popularity]:
+    """How often values occur in the whole view, and the bits of the sampled sets; by feature."""
+    found, filled = {}, sample.num_filled(sample.everything)
+    for name, feature in sample.features.items():
+        counts, num_without = sample.full_counts[name], sample.num_entities - filled[name]
+        known = Popularity(counts.clip(max=filled[name]), sample.num_entities, num_without)
+        found[name] = SetColumns.on_trial(known, _states(feature), feature.rows)
+    return found
 
 
 def beside_list(sample: Sample, noise_ratio: float, exact: Candidate) -> Candidate | None:
@@ -421,12 +433,17 @@ def _built_sets(parts: Mapping[str, FeatureSample], order: NDArray[np.int64]) ->
     return SetColumns.build([(feature, None) for feature in collected], rows)
 
 
+def _states(feature: FeatureSample) -> NDArray[np.uint8]:
+    """Whether each sampled entity has values, as states of a row: uint8[n]."""
+    return np.where(feature.rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
+
+
 def encoded(name: str, feature: FeatureSample) -> EncodedFeature:
     """A feature of the sampled rows in the form that structures and formulas take."""
     values, rows = feature.vocabulary, feature.rows
     kind = "int64" if pa.types.is_int64(values.values.type) else "bytes"
     codec = FeatureCodec(name, f"{kind}_set_val")
-    return EncodedFeature(codec, values, feature.states, rows.indptr, rows.ids)
+    return EncodedFeature(codec, values, _states(feature), rows.indptr, rows.ids)
 
 
 def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:

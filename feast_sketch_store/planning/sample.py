@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.planning.other_stores import StoredRows
 from feast_sketch_store.planning.plan import Estimate
-from feast_sketch_store.rows.codecs import EMPTY, VALUE
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import MAX_PACKED, Vocabulary
-from feast_sketch_store.structures.costs import Popularity, timestamps_bytes
-from feast_sketch_store.structures.set_columns import SetColumns
+from feast_sketch_store.structures.costs import timestamps_bytes
 
 VocabularyMask = Mapping[
     str, NDArray[np.bool_]
@@ -42,11 +40,6 @@ class FeatureSample:
     def num_facts(self) -> int:
         """Facts of the sample."""
         return len(self.rows.ids)
-
-    @property
-    def states(self) -> NDArray[np.uint8]:
-        """Whether each entity has values, as states of a row: uint8[n]."""
-        return np.where(self.rows.lengths > 0, np.uint8(VALUE), np.uint8(EMPTY))
 
     def cut(self, kept: NDArray[np.bool_]) -> "FeatureSample":
         """The feature with only some of its values, under new ids."""
@@ -296,16 +289,6 @@ class Sample:
             name: max(1, round(np.count_nonzero(f.cut(kept[name]).rows.lengths) * self.scale))
             for name, f in self.features.items()
         }
-
-    @cached_property
-    def popularity(self) -> Mapping[str, Popularity]:
-        """How often values occur in the whole view, and the bits of the sampled sets; by feature."""
-        found, filled = {}, self.num_filled(self.everything)
-        for name, feature in self.features.items():
-            counts, num_without = self.full_counts[name], self.num_entities - filled[name]
-            known = Popularity(counts.clip(max=filled[name]), self.num_entities, num_without)
-            found[name] = SetColumns.on_trial(known, feature.states, feature.rows)
-        return found
 
     @property
     def timestamps_bytes(self) -> int:
