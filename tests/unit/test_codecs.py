@@ -5,32 +5,12 @@ import math
 import pytest
 from feast.protos.feast.types import Value_pb2
 from feast.protos.feast.types.Value_pb2 import Value
-from feast.types import (
-    Array,
-    Bool,
-    Bytes,
-    Decimal,
-    Float32,
-    Float64,
-    ImageBytes,
-    Int32,
-    Int64,
-    Invalid,
-    Json,
-    Map,
-    PdfBytes,
-    Set,
-    String,
-    Struct,
-    TimeUuid,
-    UnixTimestamp,
-    Uuid,
-)
+from feast.types import Array, Float32, Float64, Json, Set, String, TimeUuid, UnixTimestamp, Uuid
 from google.protobuf.descriptor import FieldDescriptor
 
-from feast_sketch_store.errors import RowError, UnsupportedFeatureError
+from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows import codecs
-from feast_sketch_store.rows.codecs import CATEGORICAL, MEMBERSHIP, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
 
@@ -76,49 +56,9 @@ def test_nan_is_one_element(kind, make_value):
     assert len(Vocabulary.by_popularity(codec.to_storage(column.flatten()))[0]) == 3
 
 
-@for_each(
-    ("dtype", "field", "name"),
-    [
-        (String, "string_val", CATEGORICAL),
-        (Bytes, "bytes_val", CATEGORICAL),
-        (PdfBytes, "bytes_val", CATEGORICAL),
-        (ImageBytes, "bytes_val", CATEGORICAL),
-        (Int32, "int32_val", CATEGORICAL),
-        (Int64, "int64_val", CATEGORICAL),
-        (Float32, "float_val", CATEGORICAL),
-        (Float64, "double_val", CATEGORICAL),
-        (Bool, "bool_val", CATEGORICAL),
-        (UnixTimestamp, "unix_timestamp_val", CATEGORICAL),
-        (Uuid, "uuid_val", CATEGORICAL),
-        (TimeUuid, "time_uuid_val", CATEGORICAL),
-        (Decimal, "decimal_val", CATEGORICAL),
-        (Json, "json_val", CATEGORICAL),
-        (Map, "map_val", CATEGORICAL),
-        (Struct({"a": Int64}), "struct_val", CATEGORICAL),
-        (Array(String), "string_list_val", MEMBERSHIP),
-        (Array(UnixTimestamp), "unix_timestamp_list_val", MEMBERSHIP),
-        (Array(Map), "map_list_val", MEMBERSHIP),
-        (Array(Struct({"a": Int64})), "struct_list_val", MEMBERSHIP),
-        (Array(Array(Int64)), "list_val", MEMBERSHIP),
-        (Set(String), "string_set_val", MEMBERSHIP),
-        (Set(Uuid), "uuid_set_val", MEMBERSHIP),
-        (Set(Set(Int64)), "set_val", MEMBERSHIP),
-    ],
-)
-def test_codec_of_a_feast_type(dtype, field, name):
-    codec = FeatureCodec.for_feature("x", dtype)
-    assert (codec.value_field, codec.name, codec.is_collection) == (field, name, name == MEMBERSHIP)
-
-
 @for_each("dtype", [String, Float32, Float64, UnixTimestamp, TimeUuid, Json, Array(Float64), Set(Uuid)])
 def test_a_type_is_told_as_feast_writes_it(dtype):
     assert FeatureCodec.for_feature("x", dtype).type_text == str(dtype)
-
-
-@pytest.mark.parametrize("dtype", [Invalid], ids=str)
-def test_a_type_without_a_field_is_refused(dtype):
-    with pytest.raises(UnsupportedFeatureError, match="feature 'x' has type"):
-        FeatureCodec.for_feature("x", dtype)
 
 
 def test_the_fields_are_those_of_feasts_value():
