@@ -349,7 +349,7 @@ def test_entities_of_every_type(make_harness, make_view, name):
     for number, key in enumerate(keys):
         harness.write(key, {"country": Value(string_val=str(number))})
     reader = reader_of(harness)
-    for form in forms:
+    for form in [*forms, {"user_id": forms[0]}]:
         assert reader.arrow("country", form).to_pylist() == [str(number) for number in range(len(keys))]
         assert (reader.hash(form) == reader.hash(reader.hash(form))).all()
 
@@ -372,19 +372,27 @@ def test_composite_keys(make_harness, make_view):
     assert reader.join_keys == ["shop", "user_id"]
     asked = {"user_id": np.array([1, 2, 1]), "shop": ["b", "a", "a"]}
     assert reader.arrow("country", asked).to_pylist() == ["b1", "a2", None]
-    for wrong in ([1, 2], {"user_id": [1]}, {"user_id": [1], "shop": ["a", "b"]}):
-        with pytest.raises(RowError, match="history"):
+    for wrong, reason in (
+        ([1, 2], "give a mapping with an array for each"),
+        ({"user_id": [1]}, r"they have the join keys \['user_id'\]"),
+        ({"user_id": [1], "shop": ["a", "b"]}, r"the columns have \[1, 2\] values"),
+    ):
+        with pytest.raises(RowError, match=f"'history', whose join keys are .*user_id .*{reason}"):
             reader.exists(wrong)
 
 
 @pytest.mark.parametrize(
-    "entities",
-    [["1"], [1.5], [None], [2**63], [[1]], pa.array([True]), np.array([2**63], np.uint64), [object()]],
+    ("entities", "reason"),
+    [
+        *((["1"], "string is not int64"), ([1.5], "double is not int64"), ([1, None], "some are null")),
+        *(([None], "some are null"), ([[1]], "is not int64"), (pa.array([True]), "bool is not int64")),
+        *(([2**63], ""), (np.array([2**63], np.uint64), ""), ([object()], "")),
+    ],
 )
-def test_entities_of_another_type_are_refused(make_harness, entities):
+def test_entities_of_another_type_are_refused(make_harness, entities, reason):
     harness = make_harness({"country": String})
     harness.write(1, {"country": Value(string_val="pe")})
-    with pytest.raises(RowError, match="join keys"):
+    with pytest.raises(RowError, match=f"'history', whose join keys are user_id .*{reason}"):
         reader_of(harness).arrow("country", entities)
 
 
