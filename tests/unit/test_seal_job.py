@@ -4,15 +4,12 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import Value
 
-from feast_sketch_store.errors import RowError
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import MOMENT, items_of, row, settings_of
-from tests.helpers.keys import user_key
 
 LIMIT = 50
 SETTINGS = settings_of(1e-9, LIMIT)
@@ -82,10 +79,3 @@ def test_late_rows_lose_as_ever(make_view, seals_before, seals_after):
     if seals_after:
         make_view().seal()
     assert items_of(view, [7, 8]) == {7: {"new"}, 8: {"other"}}
-
-
-def test_rows_that_cannot_be_kept_are_refused(make_view):
-    view = make_view()
-    with pytest.raises(RowError, match="feature 'viewed' takes string_set_val"):
-        view.write([(user_key(7), {"viewed": Value(int64_val=1)}, MOMENT, None)])
-    assert items_of(view, [7]) == {}
