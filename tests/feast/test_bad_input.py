@@ -16,6 +16,7 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 from feast.repo_config import FeastConfigError, load_repo_config
 
+from feast_sketch_store.adapter.responses import hash_entity_keys, read_vectors
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
 from tests.helpers.snapshots import ranges_of
 
@@ -345,6 +346,11 @@ def test_damage_that_shows_while_reading_falls_back_with_one_warning(make_harnes
     for _ in range(3):
         assert [values for _, values in reader.read(0, 1, 2)] == [items(f"i{u}") for u in range(3)]
     assert caplog.text.count(newest.name) == 1
+    # What feature servers answer with is read in another way.
+    keys = hash_entity_keys([harness.key(user_id=user) for user in range(3)])
+    view = harness.reopened().store.view(harness.config, harness.view)
+    assert read_vectors(view, "history", ("viewed",), keys, None)[1] == 3
+    assert caplog.text.count(newest.name) == 2
 
 
 def test_damage_of_the_only_snapshot_that_shows_while_reading_is_an_error(make_harness):

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pyarrow as pa
 import pytest
-from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
 from feast.protos.feast.types.Value_pb2 import DoubleList, Int64List, Int64Set, StringList, StringSet, Value
 
 from feast_sketch_store import kernel
@@ -20,8 +19,6 @@ from feast_sketch_store.rows.entity_keys import (
     hash_int64_key,
     hash_int64_keys,
 )
-from feast_sketch_store.snapshot import SnapshotFolder
-from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.reads import (
     assert_rows,
@@ -31,10 +28,8 @@ from tests.helpers.reads import (
     has_values,
     ids_of,
     score_of,
-    to_rows,
     view_of_sets,
 )
-from tests.helpers.snapshots import ranges_of
 
 pytestmark = pytest.mark.slow
 
@@ -267,46 +262,3 @@ def test_single_keys_are_hashed_as_many_are():
 @pytest.mark.parametrize("entity", [True, 1.5, "1", b"1", None, [1], {"user_id": [1]}, {"other": 1}, 2**63])
 def test_what_is_not_surely_one_entity_is_not_taken_for_one(entity):
     assert SingleKeys({"user_id": pa.int64()}).hash(entity) is None
-
-
-def test_damage_that_any_read_meets_is_repaired_in_one_place(tmp_path, caplog):
-    """What lies before the damaged snapshot serves; a warning names the file and the block."""
-    random = np.random.default_rng(3)
-    view = view_of_sets(tmp_path, CODECS.values())
-    for moment in (FIRST, LATER):
-        view.write([row(user, random, moment) for user in range(20)])
-        view.seal()
-    hashes = responses.hash_entity_keys([user_key(user) for user in range(20)])
-    wanted = view.read(user_hashes(range(20)), FEATURES)
-    damage(SnapshotFolder(LocalStorage(tmp_path / "snapshots")))
-    opened = view_of_sets(tmp_path, CODECS.values())
-    message, num_present = responses.read_vectors(opened, "users", FEATURES, hashes, None)
-    response = GetOnlineFeaturesResponse.FromString(message)
-    statuses = [status for vector in response.results for status in vector.statuses]
-    assert len(statuses) == 20 * len(FEATURES)
-    assert num_present == statuses.count(FieldStatus.PRESENT) > 200
-    assert "sets.codes.words': block 0 does not match its checksum" in caplog.text
-    assert "falling back to the snapshot before it" in caplog.text
-    again = opened.read(user_hashes(range(20)), FEATURES)
-    assert ordered(to_rows(again, 20)) == ordered(to_rows(wanted, 20))
-
-
-def ordered(rows):
-    """Rows with the values of sets in order."""
-    for _, values in rows:
-        for name in ("liked", "viewed", "tags"):
-            if name in values:
-                field = values[name].WhichOneof("val")
-                if field is not None:
-                    getattr(values[name], field).val.sort()
-    return rows
-
-
-def damage(snapshots):
-    """Change the codes of all rows in the newest snapshot."""
-    name = snapshots.list()[0].manifest().layers[0].files["base"].name
-    content = bytearray(snapshots.storage.read(name))
-    codes, *_ = (offsets for name, offsets in ranges_of(content).items() if name.endswith("codes.words"))
-    for offset in codes[::8]:
-        content[offset] ^= 0xFF
-    snapshots.storage.replace(name, bytes(content))
