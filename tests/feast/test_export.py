@@ -200,6 +200,7 @@ def test_a_pinned_view_is_not_exported(tmp_path, filled, shards):
     done = CliRunner().invoke(cli, ["-c", str(tmp_path), "export", "history", "--to", str(theirs)])
     assert done.exit_code == 1
     assert "feature view 'history' is pinned to a snapshot" in done.output
+    assert "run `feast-sketch unpin history` first" in done.output
     assert not (tmp_path / "online.db").exists()
     run(tmp_path, "unpin", "history")
     run(tmp_path, "export", "history", "--to", str(theirs))

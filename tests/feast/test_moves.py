@@ -10,9 +10,8 @@ from feast.types import Array, Int64, Set, String, UnixTimestamp
 from feast_sketch_store.bridges import importing, sql
 from feast_sketch_store.bridges.exporting import export
 from feast_sketch_store.bridges.importing import import_view
-from feast_sketch_store.errors import GateError, SettingsError
+from feast_sketch_store.errors import GateError
 from feast_sketch_store.operations import maintenance
-from feast_sketch_store.view.holding import pin, unpin
 from tests.helpers.keys import entity_key
 from tests.helpers.repository import make_repository, make_view, read_users
 
@@ -134,25 +133,3 @@ def test_a_second_export_replaces_what_the_first_wrote(make):
     online.online_write_batch(ours.config, view, [(entity_key(user_id=1), row, later, None)], None)
     assert export(ours, "history", configuration) == 2
     assert read(theirs, 1, 2) == read(ours, 1, 2) == {"v": [{1}, {2}], "country": [None, "FR"]}
-
-
-def test_what_is_held_at_a_snapshot_is_not_exported(make):
-    ours, theirs, configuration = make({"v": (Set(Int64), {})})
-    write(ours, v=[{1}, {2}])
-    maintenance.seal(ours, "history")
-    opened = maintenance.opened_view(ours, "history")
-    pin(opened)
-    with pytest.raises(SettingsError, match="feast-sketch unpin"):
-        export(ours, "history", configuration)
-    unpin(opened)
-    export(ours, "history", configuration)
-    assert read(theirs, 1, 2) == {"v": [{1}, {2}]}
-
-
-def test_reads_of_backed_features_are_not_held(make):
-    features = {"v": (Set(Int64), {}), "text": (String, {"sketch.codec": "backing"})}
-    ours, *_ = make(features, backing_store={"store": {"type": "sqlite", "path": "backing.db"}})
-    write(ours, v=[{1}, {2}], text=["a", "b"])
-    maintenance.seal(ours, "history")
-    with pytest.raises(SettingsError, match=r"a backing store \(text\)"):
-        pin(maintenance.opened_view(ours, "history"))
