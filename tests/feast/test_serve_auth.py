@@ -387,7 +387,7 @@ def reviewer(monkeypatch):
 
 def test_kubernetes_is_left_to_feast(serve, reviewer, caplog):
     served = serve({"type": "kubernetes"})
-    assert "--auth-cache-seconds is 0" in caplog.text
+    assert "auth is of type kubernetes, and --auth-cache-seconds is 0" in caplog.text
     assert type(served.ours).__name__ == "Counted"
 
 
