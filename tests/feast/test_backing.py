@@ -9,14 +9,12 @@ from functools import partial
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from feast import Field, FileSource
 from feast.infra.online_stores.sqlite import SqliteOnlineStore
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Array, Float32, Int64, Set, String
 
 from feast_sketch_store import SketchReader
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.metrics import BACKING_LOOKUPS, BACKING_LOST
 from feast_sketch_store.online_store import open_view
@@ -25,7 +23,7 @@ from feast_sketch_store.operations import maintenance, resharding
 from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.view import holding
 from tests.helpers.keys import entity_key
-from tests.helpers.repository import USER, make_repository, make_view, read_users
+from tests.helpers.repository import USER, make_repository, make_view, read_users, run_cli
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 REFERENCES = ["users:viewed", "users:country", "users:embedding", "users:bio"]
@@ -394,9 +392,7 @@ def test_refill_writes_all_rows_again(shop):
     store.online_write_batch(config, table, rows, None)
     shop.view.seal()
     assert shop.read([7])["bio"] == [None]
-    result = CliRunner().invoke(cli, ["-c", str(shop.folder), "refill", "users"])
-    assert result.exit_code == 0, result.output
-    assert "rows written" in result.stdout
+    assert "rows written" in run_cli(shop.folder, "refill", "users").stdout
     assert maintenance.verify(shop.store, "users").problems == []
     assert shop.read([1, 7])["bio"] == ["new of 1", "bio of 7"]
 
@@ -554,8 +550,7 @@ def test_a_feature_becomes_backed(tmp_path, asked):
     shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
     assert ordered(shop.read(range(6))) == expected(range(6))
     assert asked == []  # until the next seal
-    result = CliRunner().invoke(cli, ["-c", str(folder), "refill", "users"])
-    assert result.exit_code == 0, result.output
+    run_cli(folder, "refill", "users")
     shop.view.seal()
     shop.write(users([9]))
     shop.view.seal()
@@ -634,7 +629,7 @@ def test_sealed_values_need_the_backing_store_until_the_next_seal(tmp_path):
         with pytest.raises(SettingsError, match=r"sealed values of .*bio.*names none.*seal users"):
             read()
     assert shop.read([1], ["users:country"])["country"] == ["DE"]
-    assert CliRunner().invoke(cli, ["-c", str(folder), "seal", "users"]).exit_code == 0
+    run_cli(folder, "seal", "users")
     assert ordered(Shop(folder, None).read(range(6))) == expected(range(6))
 
 

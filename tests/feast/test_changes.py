@@ -8,13 +8,11 @@ from html.parser import HTMLParser
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from feast import Field
 from feast.data_source import PushMode
 from feast.protos.feast.types.Value_pb2 import DoubleSet, Int64Set, Value
 from feast.types import Array, Bool, Float32, Float64, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.operations import entity_history as history_of
 from feast_sketch_store.operations import maintenance
@@ -23,7 +21,7 @@ from feast_sketch_store.operations.versions import Mover, diff
 from tests.helpers.browser import layout
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes, user_key
-from tests.helpers.repository import copy_repository, make_repository, make_view, read_users
+from tests.helpers.repository import copy_repository, make_repository, make_view, read_users, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +65,7 @@ def store(two_versions, tmp_path):
 
 
 def run(store, *arguments, status=0):
-    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
-    assert done.exit_code == status, done.output
+    done = run_cli(store.repo_path, *arguments, status=status)
     return done.stdout if status == 0 else done.stderr
 
 
@@ -399,10 +396,8 @@ def test_a_page_shows_names_as_they_are(tmp_path):
     assert "diff.html: the page cannot be written: No such file" in error
     nowhere = str(tmp_path / "no" / "page.html")
     for command in (["diff", "history"], ["history", "history", "user_id=1"]):
-        refused = CliRunner().invoke(
-            cli, ["-c", str(store.repo_path), *command, "--json", "--html", nowhere], catch_exceptions=False
-        )
-        assert (refused.exit_code, json.loads(refused.stdout)["view"]) == (1, "history")
+        refused = run_cli(store.repo_path, *command, "--json", "--html", nowhere, status=1)
+        assert json.loads(refused.stdout)["view"] == "history"
     for name in ("diff", "history"):
         assert nasty not in (tmp_path / f"{name}.html").read_text()
         assert not Page.of(tmp_path / f"{name}.html").loads

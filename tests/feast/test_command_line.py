@@ -19,14 +19,13 @@ from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import bucket_check, buckets
 from tests.helpers.cases import for_each
-from tests.helpers.repository import ROWS, USER, make_repository, make_view
+from tests.helpers.repository import ROWS, USER, make_repository, make_view, run_cli
 
 HISTORY = make_view({"viewed": Set(String)}, pushed="clicks")
 
 
 def run(folder, *arguments, status=0):
-    done = CliRunner().invoke(cli, ["-c", str(folder), *arguments], catch_exceptions=False)
-    assert done.exit_code == status, done.output
+    done = run_cli(folder, *arguments, status=status)
     return done.stdout, done.stderr
 
 

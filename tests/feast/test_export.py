@@ -7,14 +7,12 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
 from feast import FeatureStore, Field
 from feast.data_source import PushMode
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store.cli import cli
 from tests.helpers.length import combined
-from tests.helpers.repository import copy_repository, make_repository, make_view
+from tests.helpers.repository import copy_repository, make_repository, make_view, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -34,11 +32,6 @@ def other(request, tmp_path):
         return {"type": "sqlite", "path": "online.db"}
     port = request.getfixturevalue("redis_port")
     return {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
-
-
-def run(folder, *arguments):
-    done = CliRunner().invoke(cli, ["-c", str(folder), *arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
 
 
 def push(store, **columns):
@@ -124,9 +117,9 @@ def filled(tmp_path_factory):
         project = f"{kind.__name__}_{shards}_{sealed}"
         folder = tmp_path_factory.mktemp(project)
         fill(make_repository(folder, view, project=project, shards=shards, **options))
-        run(folder, "delete", "history", "user_id=3")
+        run_cli(folder, "delete", "history", "user_id=3")
         if sealed:
-            run(folder, "seal")
+            run_cli(folder, "seal")
         return folder, fields
 
     return make
@@ -151,7 +144,7 @@ def test_every_row_goes_back(tmp_path, filled, other, kind, state):
             rows = [sorted(zip(*row, strict=True)) if row[0] else row for row in rows]
         return list(rows)
 
-    run(tmp_path, "export", "history", "--to", str(theirs))
+    run_cli(tmp_path, "export", "history", "--to", str(theirs))
     wanted = answers(ours)
     assert answers(theirs) == wanted
     for absent in (3, NUM_USERS):
@@ -171,9 +164,9 @@ def test_counts_that_grow_come_back(tmp_path):
     theirs = tmp_path / "first" / "other.yaml"
     ours = yaml.safe_load((tmp_path / "first" / "feature_store.yaml").read_text())
     theirs.write_text(yaml.safe_dump({**ours, "online_store": {"type": "sqlite", "path": "online.db"}}))
-    run(tmp_path / "first", "export", "history", "--to", str(theirs))
+    run_cli(tmp_path / "first", "export", "history", "--to", str(theirs))
     for _ in range(2):
-        run(tmp_path / "second", "import", "history", "--from", str(theirs))
+        run_cli(tmp_path / "second", "import", "history", "--from", str(theirs))
         read = second.get_online_features(["history:author", "history:views"], [{"user_id": 1}]).to_dict()
         assert dict(zip(read["author"][0], read["views"][0], strict=True)) == {7: 3, 8: 6}
 
@@ -183,9 +176,7 @@ def test_a_store_is_not_exported_to_itself(tmp_path, filled):
     copy_repository(folder, tmp_path)
     (tmp_path / "here").symlink_to(tmp_path)
     for own in (tmp_path, tmp_path / "here"):
-        to = ["export", "history", "--to", str(own / "feature_store.yaml")]
-        done = CliRunner().invoke(cli, ["-c", str(tmp_path), *to])
-        assert done.exit_code == 1
+        done = run_cli(tmp_path, "export", "history", "--to", str(own / "feature_store.yaml"), status=1)
         assert "its online store is the one that the rows come from" in done.output
 
 
@@ -196,11 +187,10 @@ def test_a_pinned_view_is_not_exported(tmp_path, filled, shards):
     ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"
     options = {**yaml.safe_load(ours.read_text()), "online_store": {"type": "sqlite", "path": "online.db"}}
     theirs.write_text(yaml.safe_dump(options))
-    run(tmp_path, "pin", "history")
-    done = CliRunner().invoke(cli, ["-c", str(tmp_path), "export", "history", "--to", str(theirs)])
-    assert done.exit_code == 1
+    run_cli(tmp_path, "pin", "history")
+    done = run_cli(tmp_path, "export", "history", "--to", str(theirs), status=1)
     assert "feature view 'history' is pinned to a snapshot" in done.output
     assert "run `feast-sketch unpin history` first" in done.output
     assert not (tmp_path / "online.db").exists()
-    run(tmp_path, "unpin", "history")
-    run(tmp_path, "export", "history", "--to", str(theirs))
+    run_cli(tmp_path, "unpin", "history")
+    run_cli(tmp_path, "export", "history", "--to", str(theirs))

@@ -6,12 +6,10 @@ from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from feast.types import Set, String
 
-from feast_sketch_store.cli import cli
 from feast_sketch_store.view import live_shard
-from tests.helpers.repository import make_repository, make_view
+from tests.helpers.repository import make_repository, make_view, run_cli
 
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 
@@ -26,29 +24,27 @@ def store(tmp_path):
     return store
 
 
-def probe(store, *arguments):
-    """The exit status and what was printed."""
-    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "health", *arguments], catch_exceptions=False)
-    (line,) = done.stdout.splitlines()
-    return done.exit_code, json.loads(line)
+def probe(store, *arguments, status=0):
+    """What was printed, with this exit status."""
+    (line,) = run_cli(store.repo_path, "health", *arguments, status=status).stdout.splitlines()
+    return json.loads(line)
 
 
 def test_a_view_that_can_be_served_is_ready(store):
-    status, reported = probe(store)
-    assert (status, reported["status"]) == (0, "ready")
+    reported = probe(store)
+    assert reported["status"] == "ready"
     view = reported["views"]["history"]
     assert (view["state"], view["is_ready"], view["num_commits"], view["problem"]) == ("SERVING", True, 1, "")
     assert 0 <= view["age_seconds"] < 60
-    assert probe(store, "--live") == (0, {"status": "live", "views": {}})
+    assert probe(store, "--live") == {"status": "live", "views": {}}
 
 
 def test_a_repository_without_views_is_live_and_not_ready(store):
     store.apply([], objects_to_delete=[store.get_feature_view("history")], partial=False)
-    status, reported = probe(store)
-    assert (status, reported["status"]) == (1, "not ready")
+    reported = probe(store, status=1)
+    assert reported["status"] == "not ready"
     assert "no feature views in this store; run `feast apply`" in reported["problem"]
-    status, reported = probe(store, "--live")
-    assert (status, reported["status"]) == (0, "live")
+    assert probe(store, "--live")["status"] == "live"
 
 
 @pytest.mark.parametrize("file", ["sketch", "sketch/shop", "sketch/shop/history"])
@@ -56,8 +52,8 @@ def test_a_file_in_place_of_a_folder_is_not_ready(store, file):
     path = store.repo_path / file
     shutil.rmtree(path)
     path.write_bytes(b"")
-    status, reported = probe(store)
-    assert (status, reported["status"]) == (1, "not ready")
+    reported = probe(store, status=1)
+    assert reported["status"] == "not ready"
     view = reported["views"]["history"]
     assert (view["state"], view["is_ready"]) == ("EMPTY", False)
     assert f"{path}: is a file, and the store needs a folder there" in view["problem"]
@@ -68,12 +64,12 @@ def test_a_view_that_cannot_be_read_is_not_ready(store):
     content = bytearray(segment.read_bytes())
     content[300] ^= 255  # of the first record
     segment.write_bytes(content)
-    status, reported = probe(store, "history")
-    assert (status, reported["status"]) == (1, "not ready")
+    reported = probe(store, "history", status=1)
+    assert reported["status"] == "not ready"
     view = reported["views"]["history"]
     assert (view["state"], view["age_seconds"]) == ("EMPTY", None)
     assert "fresh/" in view["problem"]
-    assert probe(store, "--live")[0] == 0, "a restart would mend nothing"
+    probe(store, "--live")  # a restart would mend nothing
 
 
 def test_answers_that_are_too_old_are_not_ready(store, monkeypatch):
@@ -84,17 +80,17 @@ def test_answers_that_are_too_old_are_not_ready(store, monkeypatch):
         view._answered_at -= 100
 
     monkeypatch.setattr(live_shard.LiveShard, "_refresh_if_due", long_ago)
-    assert probe(store)[0] == 1
-    assert probe(store, "--max-staleness", "1000")[0] == 0
+    probe(store, status=1)
+    probe(store, "--max-staleness", "1000")
 
 
 def test_what_is_wrong_with_the_repository_is_told(store):
-    status, reported = probe(store, "no_view")
-    assert (status, reported["status"]) == (2, "error")
+    reported = probe(store, "no_view", status=2)
+    assert reported["status"] == "error"
     assert "no feature view 'no_view'" in reported["problem"]
     (store.repo_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nonline_store: {type: no}\n"
     )
-    status, reported = probe(store, "--live")
-    assert (status, reported["status"]) == (2, "error")
+    reported = probe(store, "--live", status=2)
+    assert reported["status"] == "error"
     assert reported["problem"]

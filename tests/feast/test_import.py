@@ -47,6 +47,7 @@ from tests.helpers.other_stores import (
     value_of,
 )
 from tests.helpers.processes import PATIENCE_SECONDS, warm_context
+from tests.helpers.repository import run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -211,9 +212,7 @@ def test_bad_rows_are_counted_named_and_left_out_where_that_is_wanted(
     ):
         import_view(store, "history", sqlite.file)
     assert answers(FeatureStore(str(tmp_path / "ours")), view, keys) == [(None, {})] * 20
-    command = ["-c", str(tmp_path / "ours"), "import", "history", "--from", str(sqlite.file), "--skip-bad"]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
+    done = run_cli(tmp_path / "ours", "import", "history", "--from", str(sqlite.file), "--skip-bad")
     assert sorted(line.split(":")[1] for line in done.stderr.splitlines() if "left out" in line) == [
         " left out user_id=17",
         " left out user_id=3",
@@ -426,12 +425,9 @@ def test_rows_that_were_corrected_since_an_interrupted_import_are_not_left_out(
 def test_command(sqlite, ours, tmp_path):
     _, view = ours
     sqlite.write(view, rows_of(range(10)))
-    arguments = ["-c", str(tmp_path / "ours"), "import", "history", "--from", str(sqlite.file)]
-    dry = CliRunner().invoke(cli, [*arguments, "--dry-run", "--json"])
-    assert dry.exit_code == 0, dry.output
-    assert '"entities": null' in dry.stdout
-    reported = CliRunner().invoke(cli, [*arguments, "--max-rows-per-second", "100000"])
-    assert reported.exit_code == 0, reported.output
+    arguments = [tmp_path / "ours", "import", "history", "--from", str(sqlite.file)]
+    assert '"entities": null' in run_cli(*arguments, "--dry-run", "--json").stdout
+    reported = run_cli(*arguments, "--max-rows-per-second", "100000")
     assert reported.stdout.splitlines()[2].split() == ["history", "Sqlite", "exact", "10", "0", "0", "10"]
 
 

@@ -7,12 +7,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from feast import FeatureStore, Field
 from feast.types import Array, Int64, String, UnixTimestamp
 
 from feast_sketch_store import Lists, open_view
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.planning.choice import PlanTarget
 from feast_sketch_store.planning.planner import plan_view
@@ -22,7 +20,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from tests.helpers.repository import ROWS, make_repository, make_view
+from tests.helpers.repository import ROWS, make_repository, make_view, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -165,12 +163,10 @@ def test_lists_are_exact(store):
 def test_the_command_prints_fields_to_paste(store, plan_once, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("feast_sketch_store.cli.planning.plan_view", plan_once)
-    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history", "--all"])
-    assert done.exit_code == 0, done.output
+    done = run_cli(store.repo_path, "plan", "--view", "history", "--all")
     assert done.stdout.startswith("history: keep what you have (")
     for text in ("tick 1min", "limit 50", "chosen", "in order"):
         assert text in done.output
     assert "tick 1h, limit 80" in (tmp_path / "history.plan.html").read_text()
-    done = CliRunner().invoke(cli, ["-c", str(store.repo_path), "plan", "--view", "history", "--json"])
-    points = json.loads(done.stdout)["points"]
+    points = json.loads(run_cli(store.repo_path, "plan", "--view", "history", "--json").stdout)["points"]
     assert {point["curve"] for point in points} == {LISTS, IN_ORDER}

@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from feast import FeatureStore, Field, PushSource
 from feast.data_source import PushMode
 from feast.labeling import LabelView
@@ -19,7 +19,6 @@ from feast.on_demand_feature_view import on_demand_feature_view
 from feast.types import Int64, Set, String
 
 from feast_sketch_store import open_view
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance, reader_memory
@@ -36,6 +35,7 @@ from tests.helpers.repository import (
     make_view,
     materialize,
     read_users,
+    run_cli,
 )
 
 pytestmark = pytest.mark.slow
@@ -86,14 +86,8 @@ def store(repository, tmp_path):
 
 @pytest.fixture
 def run(store):
-    """Runs the command line in the repository; gives its exit status and standard output."""
-
-    def run(*arguments, input=None):
-        command = ["-c", str(store.repo_path), *arguments]
-        done = CliRunner().invoke(cli, command, input=input, catch_exceptions=False)
-        return done.exit_code, done.stdout, done.stderr
-
-    return run
+    """Runs the command line in the repository; gives what it printed."""
+    return partial(run_cli, store.repo_path)
 
 
 def push(store, users, event, source="clicks"):
@@ -228,13 +222,11 @@ class TestInspect:
         assert report.snapshot_age_seconds is None
 
     def test_on_the_command_line(self, run):
-        status, table, _ = run("inspect")
-        assert status == 0
+        table = run("inspect").stdout
         assert "history" in table
         assert "empty" in table
         assert "membership" in table
-        _, text, _ = run("inspect", "history", "--json")
-        (report,) = json.loads(text)
+        (report,) = json.loads(run("inspect", "history", "--json").stdout)
         assert report["entities"] == NUM_USERS
         assert report["features"][0]["name"] == "viewed"
 
@@ -244,17 +236,17 @@ class TestDelete:
 
     def test_many_from_a_file(self, run, store, tmp_path):
         (tmp_path / "who.jsonl").write_bytes(b'\xef\xbb\xbf{"user_id": 1}\r\n\r\n{"user_id": 2}\r\n')
-        assert run("delete", "history", "user_id=3", "--file", str(tmp_path / "who.jsonl"))[0] == 0
+        run("delete", "history", "user_id=3", "--file", str(tmp_path / "who.jsonl"))
         assert countries(another(store), 1, 2, 3, 4) == [None, None, None, "FR"]
 
     def test_what_is_not_found_is_told(self, run, store):
         push(store, [10**6], EVENT)
-        status, table, error = run("delete", "history", "user_id=3", "user_id=77777", f"user_id={10**6}")
-        assert (status, table.split()[-3:]) == (0, ["history", "2", "1"])
-        assert "not found: user_id=77777" in error
+        done = run("delete", "history", "user_id=3", "user_id=77777", f"user_id={10**6}")
+        assert done.stdout.split()[-3:] == ["history", "2", "1"]
+        assert "not found: user_id=77777" in done.stderr
         assert countries(another(store), 3, 4, 10**6) == [None, "FR", None]
-        _, text, _ = run("delete", "history", "user_id=3", "user_id=4", "--json")
-        assert json.loads(text) == [{"view": "history", "found": 1, "not_found": [{"user_id": 3}]}]
+        printed = run("delete", "history", "user_id=3", "user_id=4", "--json").stdout
+        assert json.loads(printed) == [{"view": "history", "found": 1, "not_found": [{"user_id": 3}]}]
 
     def test_an_entity_that_is_named_twice_counts_once(self, store):
         named = [{"user_id": user} for user in (3, 3, 77777, 4, 77777)]
@@ -273,8 +265,7 @@ class TestDelete:
     )
     def test_a_line_that_does_not_parse_is_named(self, run, store, tmp_path, line, message):
         (tmp_path / "who.jsonl").write_text('{"user_id": 3}\n' + line + "\n")
-        status, _, error = run("delete", "history", "--file", str(tmp_path / "who.jsonl"))
-        assert status != 0
+        error = run("delete", "history", "--file", str(tmp_path / "who.jsonl"), status=2).stderr
         assert message in error
         assert "line 2" in error
         assert countries(another(store), 3) == ["FR"]
@@ -286,35 +277,34 @@ class TestDelete:
 
     def test_a_file_that_is_no_text_is_named(self, run, store, tmp_path):
         (tmp_path / "who.jsonl").write_bytes(b'{"user_id": 3}\n\xff')
-        status, _, error = run("delete", "history", "--file", str(tmp_path / "who.jsonl"))
-        assert status != 0
+        error = run("delete", "history", "--file", str(tmp_path / "who.jsonl"), status=2).stderr
         assert f"{tmp_path / 'who.jsonl'} is not JSON Lines: 'utf-8' codec" in error
         assert countries(another(store), 3) == ["FR"]
 
     @pytest.mark.parametrize(
-        ("arguments", "message"),
+        ("arguments", "status", "message"),
         [
-            (["history"], "at least one entity"),
-            (["history", "7"], "KEY=VALUE"),
-            (["history", "uid=7"], "join keys ['user_id']"),
+            (["history"], 2, "at least one entity"),
+            (["history", "7"], 2, "KEY=VALUE"),
+            (["history", "uid=7"], 1, "join keys ['user_id']"),
             (
                 ["history", "user_id=seven"],
+                2,
                 "user_id=seven: join key 'user_id' is INT64, and 'seven' is not a whole",
             ),
-            (["history", "user_id=1", "user_id=2.5"], "user_id=2.5: join key 'user_id'"),
-            (["history", "user_id=1_0"], "'1_0' is not a whole number"),
-            (["history", "user_id=\u0667"], "'\u0667' is not a whole number"),
+            (["history", "user_id=1", "user_id=2.5"], 2, "user_id=2.5: join key 'user_id'"),
+            (["history", "user_id=1_0"], 2, "'1_0' is not a whole number"),
+            (["history", "user_id=\u0667"], 2, "'\u0667' is not a whole number"),
             (
                 ["history", "user_id=1, user_id=2"],
+                2,
                 "user_id is given twice; give each entity as an argument of its own",
             ),
-            (["nonsense", "user_id=7"], "it has: empty, history, scratch"),
+            (["nonsense", "user_id=7"], 1, "it has: empty, history, scratch"),
         ],
     )
-    def test_mistakes_are_named(self, run, store, arguments, message):
-        status, _, error = run("delete", *arguments)
-        assert status != 0
-        assert message in error
+    def test_mistakes_are_named(self, run, store, arguments, status, message):
+        assert message in run("delete", *arguments, status=status).stderr
         assert countries(store, 7) == ["FR"]
 
 
@@ -324,9 +314,8 @@ class TestRebuild:
     def test_rows_that_the_offline_store_lost_are_gone(self, run, store):
         reader = another(store)
         write_source(store.repo_path, "DE", range(100, NUM_USERS), EVENT - timedelta(days=9))
-        status, text, error = run("rebuild", "history", "--json", "--yes")
-        assert status == 0, error
-        assert json.loads(text) == [{"view": "history", "entities": 200}]
+        rebuilt = run("rebuild", "history", "--json", "--yes").stdout
+        assert json.loads(rebuilt) == [{"view": "history", "entities": 200}]
         for each in (store, reader, another(store)):
             assert countries(each, 99, 100, 299) == [None, "DE", "DE"]
         assert maintenance.verify(store, "history").problems == []
@@ -335,15 +324,15 @@ class TestRebuild:
     def test_the_new_entities_are_counted_where_reads_are_pinned_to_the_old_ones(self, run, store):
         assert maintenance.pin(store, "history") is not None
         write_source(store.repo_path, "DE", range(100, NUM_USERS), EVENT - timedelta(days=9))
-        _, text, _ = run("rebuild", "history", "--json", "--yes")
-        assert json.loads(text) == [{"view": "history", "entities": 200}]
+        rebuilt = run("rebuild", "history", "--json", "--yes").stdout
+        assert json.loads(rebuilt) == [{"view": "history", "entities": 200}]
         assert countries(another(store), 99, 100) == ["FR", "FR"]
         assert maintenance.unpin(store, "history")
         assert countries(another(store), 99, 100) == [None, "DE"]
 
     def test_one_from_a_time_to_come_is_refused(self, run):
-        status, _, error = run("rebuild", "history", "--from", "2100-01-01")
-        assert (status, "'history': there is no time from 2100-01-01 00:00:00+00:00 to" in error) == (1, True)
+        error = run("rebuild", "history", "--from", "2100-01-01", status=1).stderr
+        assert "'history': there is no time from 2100-01-01 00:00:00+00:00 to" in error
 
     def test_rows_that_were_only_pushed_are_counted_and_asked_about(self, run, store):
         """Three are new, two are newer than in the offline store, one is as old as there."""
@@ -351,16 +340,13 @@ class TestRebuild:
         push(store, [3], EVENT)
         reported = "lacks 3 entities that the view has, and has an older row than the view for 2 others"
         for answer in ("", "n\n"):  # no terminal, and a no
-            status, _, error = run("rebuild", "history", input=answer)
-            assert status == 1
+            error = run("rebuild", "history", input=answer, status=1).stderr
             assert reported in error
             assert "history was not rebuilt" in error
             assert countries(another(store), 1, 10**6) == ["IT", "IT"]
-        assert run("rebuild", "history", input="y\n")[0] == 0
+        run("rebuild", "history", input="y\n")
         assert countries(another(store), 1, 10**6) == ["FR", None]
-        status, _, error = run("rebuild", "history")
-        assert status == 0, "there is nothing to ask about any more"
-        assert "lacks" not in error
+        assert "lacks" not in run("rebuild", "history").stderr, "there is nothing to ask about any more"
 
     def test_afterwards_life_goes_on(self, store):
         maintenance.rebuild(store, "history")
@@ -408,9 +394,8 @@ class TestRebuild:
         assert maintenance.rebuild(store, "history") == NUM_USERS
 
     def test_an_empty_source_changes_nothing(self, run, store):
-        status, _, error = run("rebuild", "history", "--from", "2001-01-01", "--to", "2001-01-02")
-        assert status == 1
-        assert "no rows to rebuild from" in error
+        refused = run("rebuild", "history", "--from", "2001-01-01", "--to", "2001-01-02", status=1)
+        assert "no rows to rebuild from" in refused.stderr
         assert countries(another(store), 1) == ["FR"]
 
     def test_a_failing_source_changes_nothing(self, store):
@@ -429,11 +414,12 @@ class TestRebuild:
         found = maintenance.verify(store, "history")
         assert any("/fresh/" in name for name in found.leftovers)
         assert found.is_sound
-        status, table, error = run("verify", "history")
-        assert (status, "leftovers" in table) == (0, True)
-        assert f"history: {len(found.leftovers)} unused files may hold deleted rows" in error
-        assert "feast-sketch vacuum history" in error
-        assert json.loads(run("vacuum", "history", "--json")[1])[0]["files_removed"] >= len(found.leftovers)
+        done = run("verify", "history")
+        assert "leftovers" in done.stdout
+        assert f"history: {len(found.leftovers)} unused files may hold deleted rows" in done.stderr
+        assert "feast-sketch vacuum history" in done.stderr
+        (removed,) = json.loads(run("vacuum", "history", "--json").stdout)
+        assert removed["files_removed"] >= len(found.leftovers)
         assert maintenance.verify(store, "history").leftovers == []
         tops = {path.name for path in open_view(store, "history").storage.path.iterdir()}
         assert tops <= {"rows", "fresh", "snapshots", "seal.lock", "view.json", "view.lock"}
@@ -476,9 +462,8 @@ class TestVerify:
         assert (found.snapshots, found.compared_entities, found.rows) == (1, NUM_USERS, NUM_USERS + 1)
         assert found.compared_facts == 3 * NUM_USERS
         assert found.format_versions == {"row log": [1], "manifest": [1], "snapshot": [1]}
-        status, text, _ = run("verify", "--json")
-        assert (status, [each["is_sound"] for each in json.loads(text)]) == (0, [True] * 3)
-        assert "row log 1, manifest 1, snapshot 1" in run("verify", "history")[1]
+        assert [each["is_sound"] for each in json.loads(run("verify", "--json").stdout)] == [True] * 3
+        assert "row log 1, manifest 1, snapshot 1" in run("verify", "history").stdout
 
     def test_versions_that_this_release_does_not_read_are_told(self, store, monkeypatch):
         with monkeypatch.context() as later:
@@ -498,9 +483,7 @@ class TestVerify:
             path.write_bytes(damaged)
             found = maintenance.verify(another(store), "history")
             assert any(path.name in problem for problem in found.problems), place
-        status, _, error = run("verify", "history")
-        assert status == 1
-        assert path.name in error
+        assert path.name in run("verify", "history", status=1).stderr
         path.write_bytes(content)
         assert maintenance.verify(store, "history").is_sound
 
@@ -540,12 +523,11 @@ def test_a_damaged_data_file_is_mended_by_a_rebuild(run, store):
     manifest.unlink()
     with pytest.raises(DamagedFileError, match=file.name):
         countries(another(store), 1)
-    assert run("verify", "history")[0] == 1
-    status, _, error = run("rebuild", "history")
-    assert (status, "its rows cannot be read" in error) == (1, True)
-    assert run("rebuild", "history", "--yes")[0] == 0
+    run("verify", "history", status=1)
+    assert "its rows cannot be read" in run("rebuild", "history", status=1).stderr
+    run("rebuild", "history", "--yes")
     assert countries(another(store), 1) == ["FR"]
-    assert run("verify", "history")[0] == 0
+    run("verify", "history")
 
 
 @pytest.mark.filterwarnings("ignore:On demand feature view is an experimental feature")
@@ -588,8 +570,6 @@ def test_another_online_store_is_named(tmp_path):
     (tmp_path / "feature_store.yaml").write_text(
         "project: shop\nprovider: local\nregistry: registry.db\nentity_key_serialization_version: 3\n"
     )
-    done = CliRunner().invoke(cli, ["-c", str(tmp_path), "inspect"])
-    assert done.exit_code == 1
-    assert "type: sketch" in done.stderr
+    assert "type: sketch" in run_cli(tmp_path, "inspect", status=1).stderr
     with pytest.raises(SketchStoreError, match="Sqlite"):
         maintenance.inspect(FeatureStore(repo_path=str(tmp_path)), "x")

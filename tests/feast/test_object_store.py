@@ -13,7 +13,6 @@ import obstore
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
 from feast import FeatureStore
 from feast.data_source import PushMode
 from feast.repo_contents import RepoContents
@@ -21,7 +20,6 @@ from feast.repo_operations import registry_dump
 from feast.types import Set, String
 
 from feast_sketch_store import SketchReader, open_view
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.operations import maintenance, reader_memory
@@ -30,7 +28,7 @@ from feast_sketch_store.storage.system import private_bytes
 from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
 from tests.helpers.proxy import proxy
-from tests.helpers.repository import ROWS, USER, make_repository, make_view, materialize, read_users
+from tests.helpers.repository import ROWS, USER, make_repository, make_view, materialize, read_users, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -109,12 +107,6 @@ def in_another_process(folder, statement):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def run(folder, *arguments):
-    done = CliRunner().invoke(cli, ["-c", str(folder), *arguments], catch_exceptions=False)
-    assert done.exit_code == 0, (done.stdout, done.stderr)
-    return done.stdout
-
-
 def test_a_store_in_a_bucket_lives(store, tmp_path, moto, url):
     assert isinstance(open_view(store, "history").storage, ObjectStorage)
     assert countries(store, 7, 8, NUM_USERS) == ["FR", "FR", None]
@@ -124,13 +116,13 @@ def test_a_store_in_a_bucket_lives(store, tmp_path, moto, url):
         ".to_dict()['country']"
     )
     assert in_another_process(tmp_path, read) == ["DE", "FR", None]
-    run(tmp_path, "seal", "history")
+    run_cli(tmp_path, "seal", "history")
     push(store, 8, "IT")
     push(store, 9, "late", EVENT - timedelta(hours=1))
     assert in_another_process(tmp_path, read) == ["DE", "IT", None]
     assert countries(store, 9) == ["FR"]
-    assert "200" in run(tmp_path, "inspect", "history")
-    assert json.loads(run(tmp_path, "verify", "history", "--json"))[0]["problems"] == []
+    assert "200" in run_cli(tmp_path, "inspect", "history").stdout
+    assert json.loads(run_cli(tmp_path, "verify", "history", "--json").stdout)[0]["problems"] == []
     found = SketchReader(tmp_path, "history").csr("viewed", {"user_id": [8, 9]})
     values = found.vocabulary.take(found.ids).to_pylist()
     assert values[: found.indptr[1]] == ["a1"]  # unsealed, so exactly
@@ -138,32 +130,30 @@ def test_a_store_in_a_bucket_lives(store, tmp_path, moto, url):
 
 
 def test_a_replica_is_held_at_a_snapshot(store, replica, tmp_path):
-    run(tmp_path, "seal", "history")
+    run_cli(tmp_path, "seal", "history")
     assert countries(replica, 7) == ["FR"]
-    assert "pinned" in run(tmp_path, "pin", "history")
+    assert "pinned" in run_cli(tmp_path, "pin", "history").stdout
     push(store, 7, "DE")
-    run(tmp_path, "seal", "history")
+    run_cli(tmp_path, "seal", "history")
     assert countries(replica, 7) == countries(store, 7) == ["FR"]
-    assert "(pinned)" in run(replica.repo_path, "inspect", "history")
-    refused = CliRunner().invoke(cli, ["-c", str(replica.repo_path), "unpin", "history"])
-    assert refused.exit_code == 1
-    assert "read" in refused.stderr
-    run(tmp_path, "unpin", "history")
+    assert "(pinned)" in run_cli(replica.repo_path, "inspect", "history").stdout
+    assert "read" in run_cli(replica.repo_path, "unpin", "history", status=1).stderr
+    run_cli(tmp_path, "unpin", "history")
     assert countries(replica, 7) == countries(store, 7) == ["DE"]
 
 
 def test_a_deleted_row_leaves_no_trace(store, tmp_path, moto, url):
     push(store, 7, "a country of its own")
     assert [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
-    run(tmp_path, "delete", "history", "user_id=7")
+    run_cli(tmp_path, "delete", "history", "user_id=7")
     assert countries(store, 6, 7, 8) == ["FR", None, "FR"]
-    run(tmp_path, "seal", "history")
-    run(tmp_path, "vacuum", "history")
+    run_cli(tmp_path, "seal", "history")
+    run_cli(tmp_path, "vacuum", "history")
     assert not [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
     assert countries(store, 6, 7, 8) == ["FR", None, "FR"]
     push(store, 7, "again")
     assert countries(store, 6, 7, 8) == ["FR", "again", "FR"]
-    assert json.loads(run(tmp_path, "verify", "history", "--json"))[0]["problems"] == []
+    assert json.loads(run_cli(tmp_path, "verify", "history", "--json").stdout)[0]["problems"] == []
 
 
 def test_a_removed_view_and_a_project_are_gone(store, tmp_path, moto, url):
@@ -183,7 +173,7 @@ def test_a_removed_view_and_a_project_are_gone(store, tmp_path, moto, url):
 def test_a_rebuild_replaces_all_rows(store, tmp_path, url):
     push(store, 7, "DE")
     push(store, NUM_USERS + 7, "DE")
-    run(tmp_path, "rebuild", "history", "--yes")
+    run_cli(tmp_path, "rebuild", "history", "--yes")
     assert countries(store, 7, 8, NUM_USERS + 7) == ["FR", "FR", None]
     assert not [info.name for info in open_view(store, "history").storage.walk() if "rebuild-" in info.name]
 
@@ -203,7 +193,7 @@ def test_credentials_are_hidden(moto, url, tmp_path):
     store = write_repository(tmp_path, moto, url)
     store.apply([USER, history(tmp_path)])
     push(store, 1, "FR")
-    report = run(tmp_path, "inspect", "history")
+    report = run_cli(tmp_path, "inspect", "history").stdout
     pickled = pickle.dumps(store._get_provider().online_store)
     for text in (report, repr(open_view(store, "history").storage), repr(pickled)):
         assert SECRET_KEY not in text
@@ -273,7 +263,7 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
             change()
     assert moto.all_bytes(url) == before
     push(store, 7, "DE")
-    run(tmp_path, "seal", "history")
+    run_cli(tmp_path, "seal", "history")
     push(store, 8, "IT")
     assert countries(replica, 6, 7, 8) == ["FR", "DE", "IT"]
 

@@ -7,16 +7,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from feast import Entity, Field, ValueType
 from feast.types import Array, Bytes, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import Counts, Lists, Sets, SketchReader, through_sketch
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
 from tests.helpers.cases import for_each
-from tests.helpers.repository import make_repository, make_view, read_users
+from tests.helpers.repository import make_repository, make_view, read_users, run_cli
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 SECONDS = 1_700_000_000
@@ -71,13 +69,10 @@ def test_any_bytes_can_be_keys_of_commands(tmp_path):
     store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
     Sets(store, "history", "v").add([b"\xff\x07", "\u00e9".encode(), b"a,b=c"], ["x", "y", "z"])
 
-    def run(*arguments):
-        return CliRunner().invoke(cli, ["-c", str(tmp_path), *arguments])
-
-    assert '{"v": ["x"]}' in run("history", "history", "user_id=\udcff\x07").output
-    assert '{"v": ["y"]}' in run("history", "history", "user_id=\u00e9").output
-    assert '{"v": ["z"]}' in run("history", "history", '{"user_id": "a,b=c"}').output
-    assert run("delete", "history", "user_id=\udcff\x07", '{"user_id": "a,b=c"}').exit_code == 0
+    assert '{"v": ["x"]}' in run_cli(tmp_path, "history", "history", "user_id=\udcff\x07").output
+    assert '{"v": ["y"]}' in run_cli(tmp_path, "history", "history", "user_id=\u00e9").output
+    assert '{"v": ["z"]}' in run_cli(tmp_path, "history", "history", '{"user_id": "a,b=c"}').output
+    run_cli(tmp_path, "delete", "history", "user_id=\udcff\x07", '{"user_id": "a,b=c"}')
     assert reader_of(store).exists([b"\xff\x07", "\u00e9".encode(), b"a,b=c"]).tolist() == [
         False,
         True,
@@ -85,7 +80,7 @@ def test_any_bytes_can_be_keys_of_commands(tmp_path):
     ]
     file = tmp_path / "who.jsonl"
     file.write_text('{"user_id": "\\ud800"}')
-    refused = run("delete", "history", "--file", str(file)).output
+    refused = run_cli(tmp_path, "delete", "history", "--file", str(file), status=2).output
     assert "join key 'user_id' is BYTES, and '\\ud800' is not text that is UTF-8" in refused
 
 
@@ -267,8 +262,7 @@ def test_bytes_are_named_by_their_text(tmp_path):
     view = make_view({"v": Set(String)}, entities=[BLOB], tags={"sketch.rows": "append"})
     store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
     Sets(store, "history", "v").add([b"a", b"b"], ["x", "y"])
-    done = CliRunner().invoke(cli, ["-c", store.repo_path, "delete", "history", "user_id=a"])
-    assert done.exit_code == 0, done.output
+    run_cli(store.repo_path, "delete", "history", "user_id=a")
     assert reader_of(store).exists([b"a", b"b"]).tolist() == [False, True]
     with pytest.raises(RowError, match="is BYTES"):
         maintenance.delete(store, "history", [{"user_id": "b"}])

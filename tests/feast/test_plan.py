@@ -2,17 +2,16 @@
 
 import json
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from click.testing import CliRunner
 from feast import FeatureStore, Field, FileSource
 from feast.types import Array, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import SketchStoreError
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import PlanError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.planning import planner
@@ -21,7 +20,7 @@ from feast_sketch_store.planning.curves import CHOSEN_SETS, POPULAR_SETS, SETS, 
 from feast_sketch_store.planning.plan import Estimate, PlannedField
 from feast_sketch_store.planning.planner import plan_view
 from tests.helpers.length import IS_LONG
-from tests.helpers.repository import ROWS, make_repository, make_view, materialize
+from tests.helpers.repository import ROWS, make_repository, make_view, materialize, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -123,15 +122,10 @@ def labels(tmp_path_factory, rows):
 
 @pytest.fixture
 def run(repository, plan_once, tmp_path, monkeypatch):
-    """Runs ``feast-sketch plan`` in a folder of its own; gives exit status, output and messages."""
+    """Runs ``feast-sketch plan`` in a folder of its own; gives what it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("feast_sketch_store.cli.planning.plan_view", plan_once)
-
-    def run(*arguments):
-        done = CliRunner().invoke(cli, ["-c", str(repository), "plan", *arguments], catch_exceptions=False)
-        return done.exit_code, done.stdout, done.stderr
-
-    return run
+    return partial(run_cli, repository, "plan")
 
 
 def test_a_plan_of_the_row_log(history, rows):
@@ -278,19 +272,18 @@ def test_labels_that_the_features_say_nothing_of_choose_nothing(labels, run, tmp
     frame["label"] = np.random.default_rng(8).integers(0, 2, len(frame))
     labels = tmp_path / "labels.parquet"
     frame.to_parquet(labels)
-    status, output, messages = run("--view", "history", "--auc", str(labels), "--all")
-    assert status == 0
+    done = run("--view", "history", "--auc", str(labels), "--all")
+    output = done.stdout
     assert "history: the labels do not decide" in output
     assert "Chosen:" not in output
     assert "Field(" not in output
     first_note = next(line for line in output.splitlines() if line.startswith("- "))
     assert "lies inside the interval. Try more labels" in first_note
     assert "'candidate'" in first_note
-    assert "Fitting" not in messages  # which is no terminal
+    assert "Fitting" not in done.stderr  # which is no terminal
     page = (tmp_path / "history.auc.plan.html").read_text()
     assert "<mark>chosen</mark>" not in page
-    _, text, _ = run("--view", "history", "--auc", str(labels), "--json")
-    assert json.loads(text)["chosen"] is None
+    assert json.loads(run("--view", "history", "--auc", str(labels), "--json").stdout)["chosen"] is None
 
 
 def test_candidates_of_labels_and_progress(store, rows, tmp_path):
@@ -464,12 +457,11 @@ class TestCommandLine:
     """``feast-sketch plan``."""
 
     def test_the_table(self, run, tmp_path):
-        status, short, _ = run("--view", "history")
-        assert status == 0
+        short = run("--view", "history").stdout
         assert short.startswith("history: set the tags below (")
         assert POPULAR_SETS not in short
         assert "--all shows them" in short
-        status, output, _ = run("--view", "history", "--all")
+        output = run("--view", "history", "--all").stdout
         assert output.startswith(short.partition("\n")[0])
         for text in (SETS, WEIGHTED_BLOOM, POPULAR_SETS, "chosen", "knee", "Redis", "as with `target: auto`"):
             assert text in output
@@ -477,20 +469,17 @@ class TestCommandLine:
         assert "history" in (tmp_path / "history.plan.html").read_text()
 
     def test_json_and_the_place_of_the_report(self, run, tmp_path):
-        status, output, _ = run("--view", "history", "--json", "--html", "here.html", "--memory", "6kB")
-        assert status == 0
-        plan = json.loads(output)
+        command = ["--view", "history", "--json", "--memory", "6kB", "--html"]
+        plan = json.loads(run(*command, "here.html").stdout)
         assert plan["points"][plan["chosen"]]["memory_bytes"] <= 6_000
         assert (tmp_path / "here.html").exists()
-        refused, printed, error = run(
-            "--view", "history", "--json", "--html", "no/here.html", "--memory", "6kB"
-        )
-        assert (refused, json.loads(printed)["chosen"]) == (1, plan["chosen"])
-        assert "here.html: the page cannot be written" in error
+        refused = run(*command, "no/here.html", status=1)
+        assert json.loads(refused.stdout)["chosen"] == plan["chosen"]
+        assert "here.html: the page cannot be written" in refused.stderr
 
     def test_each_target_has_a_file_of_its_own(self, run, tmp_path):
         for arguments in ([], ["--memory", "6kB"], ["--noise-ratio", "0.3"]):
-            assert run("--view", "history", *arguments)[0] == 0
+            run("--view", "history", *arguments)
         assert {path.name for path in tmp_path.glob("*.html")} == {
             "history.plan.html",
             "history.memory-6000.plan.html",
@@ -498,24 +487,21 @@ class TestCommandLine:
         }
 
     def test_labels(self, run, labels):
-        status, output, _ = run("--view", "history", "--all", "--auc", str(labels))
-        assert status == 0
+        output = run("--view", "history", "--all", "--auc", str(labels)).stdout
         assert CHOSEN_SETS in output
         assert "AUC without the features" in output
 
     @pytest.mark.parametrize(
-        ("arguments", "text"),
+        ("arguments", "status", "text"),
         [
-            (["--view", "orders"], "no feature view 'orders'"),
-            (["--view", "history", "--memory", "12 apples"], "'12 apples' is not a size"),
-            (["--view", "history", "--memory", "9e300TB"], "'9e300TB' is not a size: it must be"),
-            (["--view", "history", "--memory", "1B"], "nothing fits in 1 byte:"),
-            (["--view", "history", "--memory", "1MB", "--noise-ratio", "0.1"], "set only one of"),
-            (["--view", "history", "--html", "no/such/folder.html"], "cannot be written"),
-            ([], "--view"),
+            (["--view", "orders"], 1, "no feature view 'orders'"),
+            (["--view", "history", "--memory", "12 apples"], 2, "'12 apples' is not a size"),
+            (["--view", "history", "--memory", "9e300TB"], 2, "'9e300TB' is not a size: it must be"),
+            (["--view", "history", "--memory", "1B"], 1, "nothing fits in 1 byte:"),
+            (["--view", "history", "--memory", "1MB", "--noise-ratio", "0.1"], 1, "set only one of"),
+            (["--view", "history", "--html", "no/such/folder.html"], 1, "cannot be written"),
+            ([], 2, "--view"),
         ],
     )
-    def test_what_is_refused(self, run, arguments, text):
-        status, _, messages = run(*arguments)
-        assert status != 0
-        assert text in messages
+    def test_what_is_refused(self, run, arguments, status, text):
+        assert text in run(*arguments, status=status).stderr

@@ -12,12 +12,10 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from feast import FeatureStore
 from feast.types import Array, Float32, Float64, Set, String
 
 from feast_sketch_store import SketchReader, open_view
-from feast_sketch_store.cli import cli
 from feast_sketch_store.engines import seal_job
 from feast_sketch_store.errors import SettingsError, ShardError, SketchStoreError, StorageError
 from feast_sketch_store.layers import build
@@ -28,7 +26,7 @@ from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length, combined
-from tests.helpers.repository import make_repository, make_view, materialize, read_users
+from tests.helpers.repository import make_repository, make_view, materialize, read_users, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -168,9 +166,7 @@ def test_the_life_of_a_view_with_shards(tmp_path):
     assert maintenance.vacuum(store, "history", timedelta(0)) > 0
     assert maintenance.verify(store, "history").leftovers == []
     assert online(store, [9, 10])["country"] == ["FR", None]
-    done = CliRunner().invoke(cli, ["-c", str(tmp_path), "health"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)
+    assert json.loads(run_cli(tmp_path, "health").stdout)
     root = tmp_path / "sketch/shop/history"
     assert root.is_dir()
     store.apply([], objects_to_delete=[store.get_feature_view("history")], partial=False)
@@ -389,11 +385,11 @@ def test_verification_misses_the_folder_of_a_shard(tmp_path):
 def test_the_command_divides_rows_anew(tmp_path, monkeypatch):
     fill(make_store(tmp_path, 2))
     monkeypatch.setattr(view_file, "_SECONDS", 0.0)
-    arguments = ["-c", str(tmp_path), "reshard", "history", "--shards", "8"]
-    done = CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False)
-    assert json.loads(done.stdout) == [{"view": "history", "entities": NUM_USERS}]
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert "has 8 shards already" in done.output
+    arguments = ["reshard", "history", "--shards", "8"]
+    assert json.loads(run_cli(tmp_path, *arguments, "--json").stdout) == [
+        {"view": "history", "entities": NUM_USERS}
+    ]
+    assert "has 8 shards already" in run_cli(tmp_path, *arguments, status=1).output
 
 
 @pytest.mark.has_long_form
@@ -432,11 +428,11 @@ def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
         maintenance.pin(store, "history", [first[0], 9, *first[2:]])
     with pytest.raises(SettingsError, match="has 4 shards, and 1 version given"):
         maintenance.pin(store, "history", [1])
-    reported = CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", ",".join(map(str, first))])
+    reported = run_cli(tmp_path, "pin", "history", ",".join(map(str, first)))
     assert reported.stdout.split()[-1] == ",".join(map(str, first))
-    report = json.loads(CliRunner().invoke(cli, ["-c", str(tmp_path), "inspect", "history", "--json"]).stdout)
+    report = json.loads(run_cli(tmp_path, "inspect", "history", "--json").stdout)
     assert report[0]["snapshot_versions"] == list(first)
-    assert CliRunner().invoke(cli, ["-c", str(tmp_path), "pin", "history", "1;2"]).exit_code == 2
+    run_cli(tmp_path, "pin", "history", "1;2", status=2)
 
 
 def test_rows_are_rebuilt_from_the_offline_store(tmp_path):

@@ -5,16 +5,14 @@ from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from feast import Field
 from feast.types import Array, Int64, Set, String
 
 from feast_sketch_store import SketchReader, open_view, through_sketch
-from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import combined
-from tests.helpers.repository import make_repository, make_view, materialize, read_users
+from tests.helpers.repository import make_repository, make_view, materialize, read_users, run_cli
 
 NUM_USERS = 200
 EVENT = datetime(2026, 5, 1, tzinfo=UTC)
@@ -97,8 +95,7 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     assert report.bits_per_fact < 100
     assert all(f.size_bytes > 0 for f in report.features)
     for arguments in (["inspect"], ["inspect", "history", "--json"]):
-        done = CliRunner().invoke(cli, ["-c", str(store.repo_path), *arguments], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
+        done = run_cli(store.repo_path, *arguments)
         if "--json" in arguments:
             (printed,) = json.loads(done.stdout)
             viewed = next(f for f in printed["features"] if f["name"] == "viewed")

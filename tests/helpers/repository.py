@@ -8,10 +8,13 @@ from typing import Any
 
 import pandas as pd
 import yaml
+from click.testing import CliRunner, Result
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
 from feast.data_source import DataSource
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
+
+from feast_sketch_store.cli import cli
 
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 ROWS = "rows.parquet"
@@ -101,3 +104,10 @@ def read_users(
     """What ``get_online_features`` answers about users, by name."""
     rows = [{"user_id": user} for user in users]
     return store.get_online_features(features, rows).to_dict()
+
+
+def run_cli(folder: str | Path, *arguments: str, status: int = 0, input: str | None = None) -> Result:
+    """Run ``feast-sketch`` in a repository, in this process: what it printed, with this exit status."""
+    done = CliRunner().invoke(cli, ["-c", str(folder), *arguments], input=input, catch_exceptions=False)
+    assert done.exit_code == status, done.output
+    return done
