@@ -1,9 +1,10 @@
-"""CSR matrices: rows are taken, masked, renamed, joined and put in order."""
+"""CSR matrices: rows are taken, masked, renamed, joined, put in order and summed."""
 
 import numpy as np
 import pytest
 
 from feast_sketch_store.rows.csr import Csr
+from feast_sketch_store.structures.base import weighted_sums
 from tests.helpers.cases import for_each
 
 ROWS = [[10, 20], [], [30]]
@@ -98,3 +99,13 @@ def test_a_part_that_is_the_whole_in_another_order():
 @pytest.mark.parametrize("num_rows", [0, 3])
 def test_no_parts(num_rows):
     assert plain(Csr.placed([], num_rows)) == [[]] * num_rows
+
+
+def test_symbols_count_one_each_unless_they_have_weights():
+    weights = np.array([1.0, 10.0, 100.0, 1000.0])
+    for own, sums in [
+        (None, [1001, 0, 10, 0]),
+        ([2, 3, 7], [3002, 0, 70, 0]),
+        ([0.5, -1, 0], [-999.5, 0, 0, 0]),
+    ]:
+        assert weighted_sums(csr([[0, 3], [], [1], []], own), weights).tolist() == sums

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
 
 from feast_sketch_store.errors import RowError
-from feast_sketch_store.rows.codecs import MISSING, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     ENTITY_KEY,
@@ -22,6 +22,7 @@ from feast_sketch_store.rows.encoding import (
     newest_rows,
     to_arrow,
 )
+from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
 from tests.helpers.keys import entity_key
 
@@ -191,3 +192,30 @@ def test_merging_keeps_features_that_one_side_lacks(make_rows):
     merged = EncodedRows.newest_of([older, newer])
     assert sorted(items_of(merged)) == [(MISSING, set()), (VALUE, {b"a"})]
     assert sorted(items_of(merged, "size")) == [(MISSING, set()), (VALUE, {5})]
+
+
+BOUGHT = [("tea", "coffee", "milk"), ("tea", "coffee"), ("tea", "rare"), ("milk",), ()]
+SOLD = [
+    *((user, viewed(*items) | size(len(items)), 0) for user, items in enumerate(BOUGHT)),
+    (5, {"viewed": Value()} | size(9), 0),
+    (6, size(9), 0),
+]
+
+
+def test_rows_within_a_vocabulary_have_only_its_values(make_rows):
+    numbers = FeatureCodec("numbers", "int64_set_val")
+    rows = [(user, row | {"numbers": Value(int64_set_val=Int64Set(val=[user]))}, 0) for user, row, _ in SOLD]
+    encoded, kept = make_rows(rows, [*CODECS, numbers]), {b"coffee", b"milk"}
+    within = encoded.within({"viewed": Vocabulary(pa.array(sorted(kept), pa.large_binary())), "no": None})
+    assert items_of(within) == [
+        (EMPTY if state == VALUE and not items & kept else state, items & kept)
+        for state, items in items_of(encoded)
+    ]
+    assert all(within.features[name] is encoded.features[name] for name in ("size", "numbers"))
+    assert encoded.within({}) is encoded
+
+
+def test_rows_within_an_empty_vocabulary_are_empty(make_rows):
+    rows = make_rows(SOLD, CODECS).within({"viewed": Vocabulary(pa.array([], pa.large_binary()))})
+    assert set(rows.features["viewed"].states.tolist()) == {EMPTY, NULL, MISSING}
+    assert rows.num_facts == 7, "the sizes"

@@ -26,11 +26,11 @@ from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import REMOVAL_MARK, SEAL_LOCK
 from feast_sketch_store.view import removal
 from feast_sketch_store.view.loading import ShardLoader
-from feast_sketch_store.view.opening import open_view
+from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.seal_policy import Due, SealPolicy, Sizes
-from feast_sketch_store.view.semantics import APPEND, REPLACE
+from feast_sketch_store.view.semantics import APPEND, REPLACE, SEMANTICS
 from feast_sketch_store.view.shard import Dropped
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, MOMENT, NEVER, Process, filling, items_of, put, settings_of
@@ -597,3 +597,13 @@ def test_a_rebuild_asks_about_no_row_that_expired_while_it_was_filled(tmp_path, 
 
     assert not rebuild(view, fill, asked.append)
     assert asked == [Dropped(1, 0)]  # the fourth
+
+
+def test_a_process_that_does_not_know_the_semantics_refuses_the_view_by_name(tmp_path, monkeypatch):
+    view = open_view(LocalStorage(tmp_path / "shop"), living(None, semantics=APPEND))
+    put(view, {1: ["a"]})
+    assert view.seal()
+    ReadOnlyView(view.storage, "history", 0.0)
+    monkeypatch.delitem(SEMANTICS, APPEND)
+    with pytest.raises(DamagedFileError, match=r"shop.*'append', which this process does not know"):
+        ReadOnlyView(view.storage, "history", 0.0)
