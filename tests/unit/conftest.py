@@ -26,18 +26,6 @@ def log(storage):
 
 
 @pytest.fixture(scope="session")
-def key_of():
-    """Makes the entity key of a user."""
-    return user_key
-
-
-@pytest.fixture(scope="session")
-def hashes_of():
-    """Makes the hashes of users: uint64[n, 2]."""
-    return user_hashes
-
-
-@pytest.fixture(scope="session")
 def at():
     """Makes a datetime of microseconds since 1970."""
 
@@ -48,12 +36,12 @@ def at():
 
 
 @pytest.fixture(scope="session")
-def make_table(key_of, at):
+def make_table(at):
     """Makes a table of the row log of ``(user, values, event[, created])``; times in microseconds."""
 
     def make(rows, codecs):
         feast_rows = [
-            (key_of(user), values, at(event), at(created[0]) if created else None)
+            (user_key(user), values, at(event), at(created[0]) if created else None)
             for user, values, event, *created in rows
         ]
         return to_arrow(feast_rows, codecs)
@@ -72,12 +60,12 @@ def make_rows(make_table):
 
 
 @pytest.fixture(scope="session")
-def read(hashes_of):
+def read():
     """Reads users from a layer: ``{user: (event in microseconds, {feature: Value or None})}``."""
 
     def run(layer, users, features, expire_before=None):
         limit = {} if expire_before is None else {"expire_before": expire_before}
-        answer = layer.read(hashes_of(users), features, **limit)
+        answer = layer.read(user_hashes(users), features, **limit)
         values = {name: feast_values(feature) for name, feature in answer.features.items()}
         return {
             users[position]: (int(answer.event_timestamps[row]), {n: v[row] for n, v in values.items()})

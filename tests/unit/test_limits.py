@@ -19,6 +19,7 @@ from feast_sketch_store.rows.limits import FIRST_MOMENT, LAST_MOMENT
 from feast_sketch_store.rows.newest import NewestRows
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.cases import for_each
+from tests.helpers.keys import user_key
 
 CODECS = [
     FeatureCodec("numbers", "int64_list_val"),
@@ -165,10 +166,10 @@ def narrow_types(schema):
     return found
 
 
-def test_nothing_that_is_written_or_read_has_offsets_of_32_bits(make_table, key_of, at, tmp_path):
+def test_nothing_that_is_written_or_read_has_offsets_of_32_bits(make_table, at, tmp_path):
     table = make_table([(1, ALL, 0), (2, {"numbers": Value()}, 1)], [*CODECS, *EVERY_FIELD])
     assert narrow_types(table.schema) == []
-    gone = deletions([key_of(1)], at(3))
+    gone = deletions([user_key(1)], at(3))
     assert narrow_types(gone.schema) == []
     # As Delta Lake tells the columns of a table.
     narrow = pa.schema(

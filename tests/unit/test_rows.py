@@ -24,7 +24,7 @@ from feast_sketch_store.rows.encoding import (
 )
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
-from tests.helpers.keys import entity_key
+from tests.helpers.keys import entity_key, user_key
 
 VIEWED, SIZE = FeatureCodec("viewed", "string_set_val"), FeatureCodec("size", "int64_val")
 CODECS = [VIEWED, SIZE]
@@ -52,8 +52,8 @@ def items_of(rows, feature="viewed"):
 # -- to the row log --------------------------------------------------------------------------------
 
 
-def test_columns_of_the_row_log(key_of):
-    table = to_arrow([(key_of(7), viewed("a", "b") | {"size": Value()}, NOON, None)], CODECS)
+def test_columns_of_the_row_log():
+    table = to_arrow([(user_key(7), viewed("a", "b") | {"size": Value()}, NOON, None)], CODECS)
     assert table.column_names == ["user_id", "viewed", "size", *OWN_COLUMNS]
     (row,) = table.to_pylist()
     assert row["user_id"] == 7
@@ -70,20 +70,20 @@ def test_no_rows_make_an_empty_table():
 
 
 @pytest.mark.parametrize("event", [None, pd.NaT])
-def test_a_row_without_event_timestamp_is_refused(key_of, event):
+def test_a_row_without_event_timestamp_is_refused(event):
     with pytest.raises(RowError, match=r"row 1 of the batch has no event timestamp\. Give the row one, or"):
-        to_arrow([(key_of(1), {}, NOON, None), (key_of(2), {}, event, None)], CODECS)
+        to_arrow([(user_key(1), {}, NOON, None), (user_key(2), {}, event, None)], CODECS)
 
 
-def test_an_unknown_feature_is_refused(key_of):
+def test_an_unknown_feature_is_refused():
     with pytest.raises(RowError, match=r"row 1 of the batch has \['colour'\]"):
-        to_arrow([(key_of(1), {}, NOON, None), (key_of(2), {"colour": Value()}, NOON, None)], CODECS)
+        to_arrow([(user_key(1), {}, NOON, None), (user_key(2), {"colour": Value()}, NOON, None)], CODECS)
 
 
-def test_join_keys_of_two_types_in_a_batch_are_refused(key_of):
+def test_join_keys_of_two_types_in_a_batch_are_refused():
     other = entity_key(user_id="1")
     with pytest.raises(RowError, match=r"join key 'user_id' arrives as \['int64_val', 'string_val'\]"):
-        to_arrow([(key_of(1), {}, NOON, None), (other, {}, NOON, None)], CODECS)
+        to_arrow([(user_key(1), {}, NOON, None), (other, {}, NOON, None)], CODECS)
 
 
 def test_a_join_key_without_value_is_refused():
@@ -142,9 +142,9 @@ def combined(*tables):
     return pa.concat_tables(tables, promote_options="default")
 
 
-def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, key_of, at):
+def test_a_late_row_does_not_lose_to_a_row_before_a_deletion(make_table, at):
     before = newest_rows(make_table([(1, size(0), 50)], CODECS))[1]
-    after = newest_rows(combined(deletions([key_of(1)], at(60)), make_table([(1, size(1), 2)], CODECS)))[1]
+    after = newest_rows(combined(deletions([user_key(1)], at(60)), make_table([(1, size(1), 2)], CODECS)))[1]
     index = np.array([0])
     assert after.older_than(index, before, index).tolist() == [False]
     plain = newest_rows(make_table([(1, size(1), 2)], CODECS))[1]

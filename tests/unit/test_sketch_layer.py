@@ -9,6 +9,7 @@ from feast_sketch_store.layers.presence import MAX_SHAPES, MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
 from tests.helpers.filters import contains_facts
+from tests.helpers.keys import user_hashes
 from tests.helpers.layers import build_layer
 
 pytestmark = pytest.mark.slow
@@ -110,7 +111,7 @@ def test_a_layer_without_rows(layer_of, read):
 # -- nothing written is lost -----------------------------------------------------------------------
 
 
-def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows, hashes_of):
+def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows):
     # Value v is written 60 - v times.
     sizes = [size for size in range(50) for _ in range(60 - size)]
     layer = layer_of([(u, {"size": Value(int64_val=s)}, 0) for u, s in enumerate(sizes)], LOOSE, [SIZE])
@@ -120,7 +121,7 @@ def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows,
     one_by_one = [
         contains_facts(
             layer.presence.table.filter,
-            hashes_of(users),
+            user_hashes(users),
             np.full(len(users), 64 * symbols.first_word + v),
             symbols.num_hashes,
         )
@@ -132,14 +133,14 @@ def test_a_scalar_reads_as_the_most_popular_candidate(layer_of, read, make_rows,
     assert (first_candidates < sizes).any()
 
 
-def test_a_value_without_candidates_reads_as_null(layer_of, read, hashes_of):
+def test_a_value_without_candidates_reads_as_null(layer_of, read):
     """An unknown entity with a possible shape that tells of a value: no scalar of it is made up."""
     layer = layer_of([(user, {"size": Value(int64_val=0)}, 0) for user in range(3000)], LOOSE, [SIZE])
     ghosts = read(layer, list(range(10_000, 14_000)), ["size"])
     values = [values["size"] for _, values in ghosts.values()]
     assert 0 < len(values) < 4000
     assert {plain(value) for value in values} == {("int64_val", 0), (None, None)}
-    feature = layer.read(hashes_of(ghosts), ["size"]).features["size"]
+    feature = layer.read(user_hashes(ghosts), ["size"]).features["size"]
     assert [plain(value)[0] is not None for value in values] == (feature.states == VALUE).tolist()
 
 
