@@ -159,20 +159,13 @@ def test_codes_that_were_fitted_on_trial_are_those_of_the_sets(monkeypatch):
     assert np.array_equal(built[1000].sets.words, built[0].sets.words)
 
 
-def test_bits_of_some_rows_stand_for_all():
+@for_each(("num_coded", "of_bits", "of_bytes"), [(1000, 0.03, 0.05), (0, 0.1, 0.1)])
+def test_bits_of_some_rows_or_of_none_stand_for_all(num_coded, of_bits, of_bytes):
     states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
     coded = SetColumns.on_trial(Popularity(counts, 4000), states, rows).coded
-    some = Popularity(counts, 4000, 0, coded[:1000])
-    assert set_bits(some) == pytest.approx(coded.sum(), rel=0.03)
-    assert sets_bytes([some]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.05)
-
-
-def test_bits_of_sets_are_guessed_without_any_rows():
-    states, rows, counts = some_sets(3, 4000, 300, 0.5, False)
-    coded = SetColumns.on_trial(Popularity(counts, 4000), states, rows).coded
-    guessed = Popularity(counts, 4000)
-    assert set_bits(guessed) == pytest.approx(coded.sum(), rel=0.1)
-    assert sets_bytes([guessed]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=0.1)
+    some = Popularity(counts, 4000, 0, coded[:num_coded] if num_coded else None)
+    assert set_bits(some) == pytest.approx(coded.sum(), rel=of_bits)
+    assert sets_bytes([some]) == pytest.approx(sets_bytes([Popularity(counts, 4000, 0, coded)]), rel=of_bytes)
 
 
 def test_no_sets_take_nothing():
