@@ -153,21 +153,6 @@ def test_integers_are_seconds_for_moments(make_store, tags):
         sets.add([1], [10**15])
 
 
-def test_none_of_anything_is_no_error(make_store):
-    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 4}"}
-    store = make_store(
-        make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=30)),
-        ttl={"keep": "7d"},
-    )
-    lists = Lists(store, "history", "v")
-    lists.add([1], ["x"], NOW)
-    assert len(lists.get([], until=[]).values) == 0
-    assert len(reader_of(store).lists("v", [], until=[]).values) == 0
-    assert reader_of(store).contains("v", 1, np.array([])).tolist() == []
-    with pytest.raises(RowError, match="row 0"):
-        lists.add([3, 3], ["x", "y"], pd.Series([1e15, 2.0], index=[7, 8]))
-
-
 @pytest.fixture
 def store_of_lists(make_store):
     tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1s, limit: 4}"}
@@ -178,6 +163,15 @@ def store_of_lists(make_store):
 @pytest.fixture
 def lists(store_of_lists):
     return Lists(store_of_lists, "history", "v")
+
+
+def test_none_of_anything_is_no_error(store_of_lists, lists):
+    lists.add([1], ["x"], NOW)
+    assert len(lists.get([], until=[]).values) == 0
+    assert len(reader_of(store_of_lists).lists("v", [], until=[]).values) == 0
+    assert reader_of(store_of_lists).contains("v", 1, np.array([])).tolist() == []
+    with pytest.raises(RowError, match="row 0"):
+        lists.add([3, 3], ["x", "y"], pd.Series([1e15, 2.0], index=[7, 8]))
 
 
 def times_of(lists, timestamps):
