@@ -11,7 +11,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.storage import buckets, file_cache
+from feast_sketch_store.storage import file_cache
 from feast_sketch_store.storage.base import MissingFileError
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -24,7 +24,7 @@ from tests.helpers.http_proxy import Answer, Request, request_proxy
 from tests.helpers.keys import user_hashes
 from tests.helpers.object_servers import copy_objects
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_try")]
 
 ACCESS, SECRET, TOKEN, SIGNATURE = "access-key-4711", "secret-key-4712", "token-4713", "signature-4714"
 WORDS = (ACCESS, SECRET, TOKEN, SIGNATURE)
@@ -47,14 +47,6 @@ ANSWERS = {
 }
 SETTINGS = settings_of(1e-9, presence=1e-9)
 LONG_SECONDS = 1000.0
-
-
-@pytest.fixture(autouse=True)
-def one_try(monkeypatch):
-    monkeypatch.setattr(buckets, "_RETRIES", 0)
-    _objects.cache_clear()
-    yield
-    _objects.cache_clear()
 
 
 @pytest.fixture

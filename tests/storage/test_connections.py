@@ -15,23 +15,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from feast_sketch_store.errors import SettingsError, StorageError
-from feast_sketch_store.storage import buckets
-from feast_sketch_store.storage.buckets import _objects, open_bucket
+from feast_sketch_store.storage.buckets import open_bucket
 
 KEYS = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
 EMPTY = b"<ListBucketResult><Name>bucket</Name></ListBucketResult>"
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch):
+def environment(monkeypatch, one_try):
     """Without what this machine sets; one try for each request."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
-    monkeypatch.setattr(buckets, "_RETRIES", 0)
-    _objects.cache_clear()
-    yield monkeypatch
-    _objects.cache_clear()
+    return monkeypatch
 
 
 class Server:

@@ -19,7 +19,6 @@ from feast_sketch_store.errors import StorageError
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.snapshot import order
-from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.object_store import ObjectStorage
@@ -41,19 +40,10 @@ from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
 from tests.oracle.messages import feast_values
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_try")]
 
 SETTINGS = replace(settings_of(1e-6), view="view")
 LONG_SECONDS = 1000.0  # between two polls: tests poll themselves
-
-
-@pytest.fixture(autouse=True)
-def one_try(monkeypatch):
-    """What cannot be reached is an error at once."""
-    monkeypatch.setattr(buckets, "_RETRIES", 0)
-    _objects.cache_clear()
-    yield
-    _objects.cache_clear()
 
 
 class Writing:

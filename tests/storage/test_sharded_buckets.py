@@ -11,7 +11,6 @@ from feast_sketch_store.errors import ShardError, StorageError
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.encoding import deletions
-from feast_sketch_store.storage import buckets
 from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.names import OBJECT_LOG
 from feast_sketch_store.storage.objects import Objects
@@ -87,11 +86,9 @@ def filled_objects():
 
 
 @pytest.fixture
-def on_server(server, filled_objects, tmp_path, monkeypatch):
-    monkeypatch.setattr(buckets, "_RETRIES", 0)
+def on_server(server, filled_objects, tmp_path, one_try):
     yield OnServer(server.moto, server.link, tmp_path / "cache", filled_objects)
     server.link.heal()
-    _objects.cache_clear()
 
 
 @pytest.fixture
