@@ -21,7 +21,6 @@ from feast.errors import FeastExtrasDependencyImportError
 from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_NAME
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.infra.passthrough_provider import PassthroughProvider
-from feast.repo_config import RepoConfig
 from feast.types import Int64, String
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -214,16 +213,7 @@ def test_feasts_server_answers_where_a_part_of_it_has_changed(tmp_path, forgotte
     if Version("0.67.dev0") <= FEAST:
         audit_log = {"enabled": True, "sink": "stdout"}
         options["feature_server"] = {"type": "local", "audit_logging": audit_log}
-    settings = {
-        "project": "shop",
-        "provider": "local",
-        "registry": str(tmp_path / "registry.db"),
-        "online_store": {"type": "sketch"},
-        "entity_key_serialization_version": 3,
-    }
-    plain, full = (
-        FeatureStore(config=RepoConfig(repo_path=tmp_path, **settings, **more)) for more in ({}, options)
-    )
+    plain, full = (FeatureStore(config=make_config(tmp_path, beside=more)) for more in ({}, options))
     assert over_feast(full, "Feast's") != "Feast's"
     rename(monkeypatch, part)
     for _ in range(2):

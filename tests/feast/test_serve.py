@@ -23,7 +23,6 @@ from feast.feature_server import get_app
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.on_demand_feature_view import on_demand_feature_view
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
-from feast.repo_config import RepoConfig
 from feast.types import Array, Bool, Bytes, Float32, Float64, Int32, Int64, Map, Set, String, UnixTimestamp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -542,15 +541,8 @@ def test_metrics_count_the_same(apps, store, monkeypatch):
 
 
 def test_a_repository_of_another_store_is_served_by_feast_alone(tmp_path, caplog):
-    options = {
-        "project": "shop",
-        "provider": "local",
-        "registry": str(tmp_path / "registry.db"),
-        "online_store": {"type": "sqlite", "path": "online.db"},
-        "entity_key_serialization_version": 3,
-    }
     feast = object()
-    assert over_feast(FeatureStore(config=RepoConfig(**options, repo_path=tmp_path)), feast) is feast
+    assert over_feast(FeatureStore(config=make_config(tmp_path, type="sqlite")), feast) is feast
     assert "SqliteOnlineStore" in caplog.text
 
 

@@ -22,7 +22,6 @@ from feast.permissions.permission import Permission
 from feast.permissions.policy import GroupBasedPolicy, RoleBasedPolicy
 from feast.permissions.security_manager import no_security_manager
 from feast.permissions.user import User
-from feast.repo_config import RepoConfig
 from feast.types import Int64, String
 from packaging.version import Version
 
@@ -31,7 +30,7 @@ from feast_sketch_store.serve.app import set_up_security
 from tests.helpers.asgi import ask
 from tests.helpers.cases import for_each
 from tests.helpers.oidc import Provider
-from tests.helpers.repository import USER, make_view
+from tests.helpers.repository import USER, make_config, make_view
 
 FEAST = Version(importlib.metadata.version("feast"))
 pytestmark = pytest.mark.skipif(
@@ -80,23 +79,14 @@ class Served:
     """A repository, Feast's app and ours over it. ``handed_over`` counts the requests to Feast's by ours."""
 
     def __init__(self, folder, auth, cache_seconds=0.0, **options):
-        config = {
-            "project": "shop",
-            "provider": "local",
-            "registry": str(folder / "registry.db"),
-            "online_store": {"type": "sketch", "path": str(folder / "sketch")},
-            "entity_key_serialization_version": 3,
-            "repo_path": folder,
-            **options,
-        }
         # Without authentication, as `feast apply` has it.
-        self.applied = FeatureStore(config=RepoConfig(**config))
+        self.applied = FeatureStore(config=make_config(folder, beside=options))
         self.applied.apply([USER, OPEN, CLOSED, BOTH, READERS, GROUPS])
         event = datetime(2026, 5, 1, tzinfo=UTC)
         for view in (OPEN, CLOSED):
             rows = {"user_id": [1, 2], f"{view.name}_country": ["de", "fr"], "event": [event, event]}
             self.applied.write_to_online_store(view.name, pd.DataFrame(rows))
-        self.store = FeatureStore(config=RepoConfig(**config, auth=auth))
+        self.store = FeatureStore(config=make_config(folder, beside={**options, "auth": auth}))
         set_up_security(self.store)
         self.parser = auth_manager.get_auth_manager().token_parser
         self.feast, self.handed_over = get_app(self.store), 0

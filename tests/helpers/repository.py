@@ -33,12 +33,21 @@ def _settings(project: str, registry: str | Mapping[str, Any], options: Mapping[
     }
 
 
-def make_config(folder: Path, project: str = "shop", registry: Any = None, **options: Any) -> RepoConfig:
-    """The configuration of a repository, with whole paths; ``options`` go to its online store."""
+def make_config(
+    folder: Path,
+    project: str = "shop",
+    registry: Any = None,
+    beside: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> RepoConfig:
+    """The configuration of a repository, with whole paths.
+
+    ``options`` go to its online store; ``beside`` has other settings, which replace those that are made here.
+    """
     if options.get("type", "sketch") == "sketch":
         options = {"path": str(folder / "sketch"), **options}
     settings = _settings(project, registry or str(folder / "registry.db"), options)
-    return RepoConfig(**settings, repo_path=folder)
+    return RepoConfig(**{**settings, **(beside or {})}, repo_path=folder)
 
 
 def make_repository(
