@@ -372,20 +372,19 @@ class LocalStorage(Storage):
         In a read-only file system nothing changes, so the block runs without one.
         """
         path = self._path(name)
-        descriptor, is_held = None, True
+        file, is_held = None, True
         with self._writing(path):
             try:
-                descriptor = lock(path, wait, self._make_folder if create else None)
-                is_held = descriptor is not None
+                file = lock(path, wait, self._make_folder if create else None)
+                is_held = file is not None
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
-        holder = os.getpid()
         try:
             yield is_held
         finally:
-            if descriptor is not None and os.getpid() == holder:  # a forked child has released it already
-                unlock(descriptor)
+            if file is not None:
+                unlock(file)
 
     # -- parts ---------------------------------------------------------------------------------
 

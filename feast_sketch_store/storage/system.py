@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -145,15 +146,15 @@ def fsync_path(path: Path) -> None:
 
 # -- locks on files, which last as long as the block, or the process, that holds them ----------------
 
-# Descriptors of locks. A forked child closes its copies, which would outlive the holder.
-_held: set[int] = set()
+# Files of locks. A forked child closes its copies, which would outlive the holder.
+_held: "weakref.WeakSet[FileIO]" = weakref.WeakSet()
 _held_lock = threading.Lock()
 
 
 def _let_go_of_locks() -> None:
-    while _held:
+    for file in list(_held):
         with suppress(OSError):
-            os.close(_held.pop())
+            file.close()
     _held_lock.release()
 
 
@@ -162,8 +163,10 @@ os.register_at_fork(
 )
 
 
-def lock(path: Path, wait: bool, make_folder: Callable[[Path], None] | None) -> int | None:
-    """A descriptor that holds the lock of a file, which is created if it does not exist.
+def lock(path: Path, wait: bool, make_folder: Callable[[Path], None] | None) -> FileIO | None:
+    """An open file that holds the lock of a path until `unlock`; the file is created if it does not exist.
+
+    The file lets go of the lock when nobody holds it any more: an interrupt may come before `unlock`.
 
     Parameters
     ----------
@@ -173,56 +176,51 @@ def lock(path: Path, wait: bool, make_folder: Callable[[Path], None] | None) -> 
     Raises OSError: the file cannot be made or locked.
     """
     while True:
-        descriptor = _open_lock(path, make_folder)
-        if descriptor is None:
+        file = _open_lock(path, make_folder)
+        if file is None:
             return None
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             # During the wait, the file may have been deleted and created again: then lock the new one.
             with suppress(FileNotFoundError):
-                if os.fstat(descriptor).st_ino == path.stat().st_ino:
-                    return descriptor
+                if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                    return file
         except BlockingIOError:
-            _close_lock(descriptor)
+            file.close()
             return None
         except BaseException:
-            _close_lock(descriptor)
+            file.close()
             raise
-        _close_lock(descriptor)
+        file.close()
 
 
-def unlock(descriptor: int) -> None:
+def unlock(file: FileIO) -> None:
     """Release a lock; does nothing in a child that was forked since."""
-    # Unlock first: other processes may have copies of the descriptor, which would keep the lock.
-    with suppress(OSError):
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    _close_lock(descriptor)
+    if not file.closed:
+        # Unlock first: other processes may have copies of the descriptor, which would keep the lock.
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
+        file.close()
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of a file, whose folder is made if it does not exist; waits for the holder."""
-    descriptor = lock(path, True, lambda folder: folder.mkdir(parents=True, exist_ok=True))
-    assert descriptor is not None
+    file = lock(path, True, lambda folder: folder.mkdir(parents=True, exist_ok=True))
+    assert file is not None
     try:
         yield
     finally:
-        unlock(descriptor)
+        unlock(file)
 
 
-def _open_lock(path: Path, make_folder: Callable[[Path], None] | None) -> int | None:
+def _open_lock(path: Path, make_folder: Callable[[Path], None] | None) -> FileIO | None:
     while True:
         with suppress(FileNotFoundError), _held_lock:
             # The umask decides which other users may lock the file: those who may write the other files.
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            _held.add(descriptor)
-            return descriptor
+            file = path.open("a+b", buffering=0)
+            _held.add(file)
+            return file
         if make_folder is None:
             return None
         make_folder(path.parent)
-
-
-def _close_lock(descriptor: int) -> None:
-    with _held_lock:
-        _held.discard(descriptor)
-        os.close(descriptor)

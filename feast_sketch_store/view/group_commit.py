@@ -22,19 +22,19 @@ _WOKEN_AT_ONCE = 4
 
 
 class _Waiting(Generic[T]):
-    """One write: its item, its outcome, and whether its thread must commit for the others.
+    """One write: its item and its outcome.
 
     ``future`` is None if a thread waits, or the future of a task. ``others`` are the writes of the same
-    commit that still have to be woken.
+    commit that still have to be woken; ``committed`` are those that its own thread has committed.
     """
 
-    __slots__ = ("error", "future", "is_gone", "is_woken", "item", "leads", "others", "woken")
+    __slots__ = ("committed", "error", "future", "is_gone", "is_woken", "item", "others", "woken")
 
     def __init__(self, item: T, future: "asyncio.Future[None] | None" = None):
         self.item = item
         self.future = future
         self.error: BaseException | None = None
-        self.leads = False
+        self.committed: list[_Waiting[T]] = []
         self.is_gone = False  # its thread was interrupted, and no longer waits
         self.is_woken = False
         self.others: deque[_Waiting[T]] | None = None
@@ -44,7 +44,7 @@ class _Waiting(Generic[T]):
     def end(self) -> None:
         """Complete the future of a task; runs in the thread of its loop."""
         assert self.future is not None
-        if self.future.cancelled():  # the task no longer waits; its rows were written
+        if self.future.done():  # the task was cancelled, and its rows were written; or it was told before
             return
         if self.error is None:
             self.future.set_result(None)
@@ -65,10 +65,10 @@ class GroupCommit(Generic[T]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._queue: list[_Waiting[T]] = []
-        self._is_led = False
+        self._led_by: _Waiting[T] | None = None  # whose thread commits, or a thread in its place
         self._leader: threading.Thread | None = None  # the latest one, which may be done
         self._gathering: asyncio.AbstractEventLoop | None = None  # the loop that will begin to commit
-        self._commit_of_tasks: Commit[T] | None = None
+        self._commit: Commit[T] | None = None
 
     def submit(self, item: T, commit: Commit[T]) -> None:
         """Commit an item; it is durable when this returns.
@@ -78,21 +78,23 @@ class GroupCommit(Generic[T]):
 
         Raises BaseException: what the commit raised, or why it refused the item.
         """
-        waiting = _Waiting(item)
-        if self._enlist(waiting):
-            waiting.is_woken = True
-            self._lead(commit)
-        else:
-            try:
+        waiting, self._commit = _Waiting(item), commit
+        try:
+            if not self._enlist(waiting):
                 waiting.woken.acquire()
                 self._wake(waiting.others, 1)
-            except BaseException:  # the thread was interrupted, but its task remains
-                self._leave(waiting, commit)
-                raise
-            if waiting.leads:
-                self._lead(commit)
+            if self._led_by is waiting:
+                self._commit_waiting(commit, waiting)
+                if not self._hand_over():
+                    self._start_leader(commit)
+        except BaseException:  # the thread was interrupted, but its task remains
+            self._leave(waiting, commit)
+            raise
         if waiting.error is not None:
-            raise waiting.error
+            try:
+                raise waiting.error
+            finally:
+                waiting.error = None  # else its traceback would keep itself, and what an interrupt left open
 
     def submit_of_task(self, item: T, commit: Commit[T]) -> "asyncio.Future[None]":
         """The same without a waiting thread: returns a future of the running event loop.
@@ -103,8 +105,8 @@ class GroupCommit(Generic[T]):
         future = loop.create_future()
         with self._lock:
             self._queue.append(_Waiting(item, future))
-            self._commit_of_tasks = commit
-            begins = not self._is_led and self._gathering is not loop
+            self._commit = commit
+            begins = self._led_by is None and self._gathering is not loop
             if begins:
                 self._gathering = loop
         if begins:
@@ -112,13 +114,13 @@ class GroupCommit(Generic[T]):
         return future
 
     def _begin(self) -> None:
-        """Commit the items of tasks, unless another thread does."""
+        """Commit what is waiting, unless another thread does."""
         with self._lock:
             self._gathering = None
-            begins = bool(self._queue) and not self._is_led
-            self._is_led = self._is_led or begins
-            commit = self._commit_of_tasks
-        if begins:
+            if self._led_by is None and self._queue:
+                self._led_by = self._queue[0]
+            commit = self._commit
+        if not self._hand_over():
             assert commit is not None
             self._start_leader(commit)
 
@@ -131,11 +133,12 @@ class GroupCommit(Generic[T]):
             leader.join()
 
     def _enlist(self, waiting: _Waiting[T]) -> bool:
-        """Put a write at the end of the queue. Returns whether a thread has to start leading."""
+        """Put a write at the end of the queue. Returns whether its thread leads, as no other one does."""
         with self._lock:
             self._queue.append(waiting)
-            leads, self._is_led = not self._is_led, True
-        return leads
+            if self._led_by is None:
+                self._led_by, waiting.is_woken = waiting, True
+            return self._led_by is waiting
 
     def _start_leader(self, commit: Commit[T]) -> None:
         leader = threading.Thread(target=self._lead_all, args=(commit,), name=LEADER)
@@ -148,39 +151,45 @@ class GroupCommit(Generic[T]):
 
     def _lead_all(self, commit: Commit[T]) -> None:
         """Commit until no write waits, or a waiting thread can take over."""
-        while (following := self._commit_waiting(commit)) is not None:
-            if self._hand_over(following):
-                return
+        self._commit_waiting(commit)
+        while not self._hand_over():
+            self._commit_waiting(commit)
 
-    def _lead(self, commit: Commit[T]) -> None:
-        """Commit the waiting items, then let the first thread that arrived meanwhile do the same."""
-        following = self._commit_waiting(commit)
-        if following is not None and not self._hand_over(following):
-            self._start_leader(commit)
-
-    def _hand_over(self, following: _Waiting[T]) -> bool:
-        """Let the thread that waits for a write commit what is waiting; False if there is no such thread."""
+    def _hand_over(self) -> bool:
+        """Let the thread of the next write commit what is waiting; False if the caller must see to it."""
         with self._lock:
+            following = self._led_by
+            if following is None or following.is_woken:  # nothing waits, or somebody does so already
+                return True
+            following.is_woken = True
             if following.future is not None or following.is_gone:
                 return False
-            following.leads = following.is_woken = True
-        following.woken.release()
-        return True
+            following.woken.release()
+            return True
 
-    def _commit_waiting(self, commit: Commit[T]) -> _Waiting[T] | None:
-        """Commit the waiting items; return the first write that arrived meanwhile, or None."""
-        with self._lock:
-            batch, self._queue = self._queue, []
+    def _commit_waiting(self, commit: Commit[T], leader: _Waiting[T] | None = None) -> None:
+        """Commit the waiting items; the first write that arrived meanwhile leads next.
+
+        ``leader`` is the write of the calling thread, if it has one.
+        """
+        batch: list[_Waiting[T]] = []
         try:
-            refused = commit([waiting.item for waiting in batch])
+            with self._lock:
+                batch, self._queue = self._queue, batch
+            refused = commit([waiting.item for waiting in batch]) if batch else []
             for waiting, error in zip(batch, refused, strict=True):
                 waiting.error = error
         except BaseException as error:
             for waiting in batch:
                 waiting.error = error
+        if leader is not None:
+            leader.committed = batch
         with self._lock:
-            following = self._queue[0] if self._queue else None
-            self._is_led = following is not None
+            self._led_by = self._queue[0] if self._queue else None
+        self._tell(batch)
+
+    def _tell(self, batch: Sequence[_Waiting[T]]) -> None:
+        """Tell the outcome to all who wait for it; those who know it are left out."""
         threads: deque[_Waiting[T]] = deque()
         tasks: dict[asyncio.AbstractEventLoop, list[_Waiting[T]]] = {}
         for waiting in batch:
@@ -193,28 +202,30 @@ class GroupCommit(Generic[T]):
             with suppress(RuntimeError):  # the loop is closed, and no task waits
                 loop.call_soon_threadsafe(_end, ended)  # once, for each call wakes the loop
         self._wake(threads, _WOKEN_AT_ONCE)
-        return following
 
     def _wake(self, threads: "deque[_Waiting[T]] | None", number: int) -> None:
         """Wake this many of the waiting threads."""
         while number and threads:
             with self._lock:
                 waiting = threads.popleft() if threads else None
-                if waiting is None or waiting.is_gone:
+                if waiting is None or waiting.is_gone or waiting.is_woken:
                     continue
                 waiting.is_woken = True
-            waiting.woken.release()
+                waiting.woken.release()
             number -= 1
 
     def _leave(self, waiting: _Waiting[T], commit: Commit[T]) -> None:
-        """Pass on the task of a woken thread that no longer waits."""
+        """Pass on the task of an interrupted thread, whichever step of it is done."""
         with self._lock:
-            waiting.is_gone = True
-            is_woken = waiting.is_woken
+            is_woken, leads = waiting.is_woken, self._led_by is waiting
+            waiting.is_gone, waiting.is_woken = True, is_woken or leads
         if is_woken:
             self._wake(waiting.others, 1)
-        if waiting.leads:
+        self._tell(waiting.committed)
+        if leads:
             self._start_leader(commit)
+        else:
+            self._begin()
 
 
 def _end(ended: Sequence[_Waiting[T]]) -> None:

@@ -193,17 +193,15 @@ class Shard(LiveShard):
         if not self._is_older_than(self.refresh_interval_seconds):
             return True
         # Another thread that refreshes will know in a moment.
-        if not self._refresh_lock.acquire(blocking=not self._is_known):
+        if self._is_known and self._refresh_lock.locked():
             return True
-        try:
+        with self._refresh_lock:
             state, deferred = self.state, self._deferred
             if not self._is_open or self._starts_over:
                 return False
             if deferred.is_next_to(state.position.number):
                 state = replace(state, position=deferred.position.awaiting_as(state.position))
             return not self._is_outdated(state)
-        finally:
-            self._refresh_lock.release()
 
     @property
     def _is_known(self) -> bool:
@@ -225,13 +223,13 @@ class Shard(LiveShard):
             return False
         return is_sealed_soon or deferred.num_rows + num_rows <= _MAX_DEFERRED_ROWS
 
-    def _begin_loading(self) -> bool:
-        """Take the lock to load rows; False if another thread refreshes and the rows can wait for the next
-        write or read: a write does not wait while a new snapshot is opened.
+    def _must_defer(self) -> bool:
+        """Whether another thread refreshes, and the rows can wait for the next write or read: a write does
+        not wait while a new snapshot is opened.
         """
         deferred = self._deferred
         is_much = deferred.num_rows > _MAX_DEFERRED_ROWS or deferred.num_bytes > _MAX_DEFERRED_BYTES
-        return self._refresh_lock.acquire(blocking=is_much)
+        return not is_much and self._refresh_lock.locked()
 
     def _refresh(self, state: ShardState | None, reads_go_on: bool = False) -> None:
         """See `LiveShard._refresh`; deferred rows are loaded from memory."""
@@ -286,15 +284,13 @@ class Shard(LiveShard):
             self._last_warning = problem
             _logger.warning("%s; rows are written, and not sealed until it can be read", problem)
         deferred = self._deferred.followed_by(table, position)
-        can_load = not self._may_defer(len(table), is_sealed_soon) and self._begin_loading()
+        can_wait = self._may_defer(len(table), is_sealed_soon) or self._must_defer()
         self._last_deferred = deferred
-        if not can_load:
+        if can_wait:
             note_write(self._process_key)  # the next read loads them
             return
-        try:
+        with self._refresh_lock:
             self._load_deferred()
-        finally:
-            self._refresh_lock.release()
 
     def _load_deferred(self) -> None:
         """Load rows that were just appended, if nothing else has to be read first; the lock is held."""

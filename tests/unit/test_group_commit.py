@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from feast_sketch_store.view.group_commit import LEADER, GroupCommit
+from tests.helpers.interrupts import interrupted
 from tests.helpers.no_threads import no_new_threads
 
 
@@ -280,3 +281,52 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(is_first):
     assert sorted(item for batch in commits.batches for item in batch) == sorted(
         [0, 1, 10, 11, *([] if is_first else range(2, 9))]
     )
+
+
+class Crowd:
+    """Writes around one of the main thread, which leads the second commit and hands over to the last one."""
+
+    def __init__(self, pool):
+        self.pool, self.group, self.has_gone = pool, GroupCommit(), threading.Event()
+        first = Commits()
+        self.writes = [pool.submit(self.group.submit, 0, first)]
+        first.begun.acquire()
+        self.beginning = pool.submit(self._begin, first)
+
+    def _begin(self, first):
+        while not self.group._queue and not self.has_gone.wait(0.001):
+            pass
+        self.writes += [self.pool.submit(self.group.submit, item, self._commit) for item in (2, 3)]
+        waiting(self.group, 2)
+        first.may_end.set()
+
+    def _commit(self, items):
+        if 1 in items:
+            self.writes.append(self.pool.submit(self.group.submit, 4, self._commit))
+            waiting(self.group, 1)
+        return [None] * len(items)
+
+    def write(self):
+        try:
+            self.group.submit(1, self._commit)
+        finally:
+            self.has_gone.set()
+
+
+def test_a_writer_that_is_interrupted_at_any_moment_leaves_nobody_waiting():
+    with ThreadPoolExecutor(6) as pool:
+        crowds = []
+
+        def write():
+            crowds[-1].write()
+
+        crowds.append(Crowd(pool))
+        for moment in interrupted(write, "GroupCommit."):
+            crowd = crowds[-1]
+            crowd.beginning.result(60)
+            after = pool.submit(crowd.group.submit, 5, crowd._commit)
+            for done in [*crowd.writes, after]:
+                assert isinstance(done.exception(60), KeyboardInterrupt | None), moment
+            crowds.append(Crowd(pool))
+        crowds[-1].beginning.result(60)
+        assert len(crowds) > 30

@@ -26,6 +26,7 @@ from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, MOMENT, NEVER, items_of, put, row, settings_of
+from tests.helpers.interrupts import interrupted
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.no_threads import no_new_threads
 
@@ -472,6 +473,31 @@ def test_a_write_does_not_wait_for_a_refresh_of_another_thread(tmp_path):
         writer.join(30)
         assert not writer.is_alive()
     assert found(view, 0, 1) == [0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the lock goes with the interrupted call
+def test_a_write_that_is_interrupted_at_any_moment_holds_up_no_other_one(make_view):
+    view, other = make_view(), make_view()
+    put(view, {0: "x"})
+    names = (
+        "GroupCommit.",
+        "Shard.append",
+        "Shard._knows_others",
+        "LocalStorage.lease",
+        "lock",
+        "unlock",
+        "_open_",
+    )
+
+    def write():
+        items_of(view, [0])  # so that the write loads its rows
+        view.write([row(1, "x")])
+
+    with ThreadPoolExecutor(1) as pool:
+        for moment in interrupted(write, *names):
+            for each in (view, other):
+                pool.submit(put, each, {0: "x"}).result(60)
+            assert pool.submit(found, view, 0).result(60) == [0], moment
 
 
 def test_rows_that_are_not_taken_up_yet_count_for_a_seal(tmp_path):
