@@ -1,6 +1,7 @@
 """What the store asks of the operating system: mapped pages, status, sync, and locks of files; memory."""
 
 import ctypes
+import errno
 import fcntl
 import gc
 import os
@@ -149,6 +150,7 @@ def fsync_path(path: Path) -> None:
 # Files of locks. A forked child closes its copies, which would outlive the holder.
 _held: "weakref.WeakSet[FileIO]" = weakref.WeakSet()
 _held_lock = threading.Lock()
+_TRIES = 100  # to open a file whose folder others remove at the same time
 
 
 def _let_go_of_locks() -> None:
@@ -215,7 +217,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _open_lock(path: Path, make_folder: Callable[[Path], None] | None) -> FileIO | None:
-    while True:
+    for _ in range(_TRIES):
         with suppress(FileNotFoundError), _held_lock:
             # The umask decides which other users may lock the file: those who may write the other files.
             file = path.open("a+b", buffering=0)
@@ -224,3 +226,5 @@ def _open_lock(path: Path, make_folder: Callable[[Path], None] | None) -> FileIO
         if make_folder is None:
             return None
         make_folder(path.parent)
+    reason = "it is a link to a folder that does not exist, or its folder is being removed"
+    raise FileNotFoundError(errno.ENOENT, reason, str(path))

@@ -180,3 +180,10 @@ def test_a_damaged_copy_is_dropped_and_a_sound_one_is_not(tmp_path, damage):
     source = Source()
     assert copy.map(source).tobytes() == CONTENT
     assert len(source.asked) == 11
+
+
+def test_a_lock_that_links_to_nowhere_is_refused(tmp_path):
+    file = CachedFile(tmp_path, "a", KNOWN)
+    file.path.with_suffix(".lock").symlink_to(tmp_path / "gone" / "lock")
+    with pytest.raises(StorageError, match=r"link to a folder that does not exist.*\.lock"):
+        file.map(Source())
