@@ -24,7 +24,9 @@ from feast_sketch_store.storage.names import (
 from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.view_file import shard_map_of
 
-_CUT_OFF_SECONDS = 60.0  # after which the mark of a removal that holds no lease is one of a killed process
+# After which the mark of a removal that holds no lease is one of a killed process, in a bucket: there, two
+# processes may hold the same lease for a while.
+_CUT_OFF_SECONDS = 60.0
 
 
 def remove_project(place: StorePlace, project: str) -> None:
@@ -67,7 +69,7 @@ def check_not_removed(storage: Storage, view: str) -> None:
     info = storage.info(REMOVAL_MARK)
     if info is None:
         return
-    if time.time() - info.modified_at > _CUT_OFF_SECONDS:
+    if storage.supports_leases or time.time() - info.modified_at > _CUT_OFF_SECONDS:
         with storage.lease(SEAL_LOCK) as is_ours:  # which removals hold
             if is_ours:
                 storage.delete([REMOVAL_MARK])
