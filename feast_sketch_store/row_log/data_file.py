@@ -147,6 +147,8 @@ class DataFile:
     def _reading(self) -> Iterator[None]:
         try:
             yield
+        except MemoryError:  # also Arrow's, which is an ArrowException, too
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self._damaged(error) from error
 

@@ -116,6 +116,8 @@ class LogRead:
         tables = list(self.batches())
         try:
             return pa.concat_tables(tables, promote_options="default") if tables else None
+        except MemoryError:
+            raise
         except pa.ArrowException as error:
             raise DamagedFileError(f"commits of the row log contradict each other: {error}") from error
 

@@ -342,16 +342,17 @@ class LiveShard:
         seen = last_write(self._process_key)
         try:
             self._refresh(self.state, reads_go_on)
-        except (DamagedFileError, StorageError) as error:
-            self._problem = str(error)
+        except (DamagedFileError, StorageError, MemoryError) as error:
+            needs = f"{self.storage.location}: a refresh needs more memory than this process can have"
+            self._problem = needs if isinstance(error, MemoryError) else str(error)
             if not self._is_open and not self._start_from_last_known():
                 raise
             # Not again at every read; a failure may have taken longer than an interval.
             self._seen_process_write, self._polled_at = seen, time.monotonic()
             self.metrics.polled(False)
-            if str(error) != self._last_warning:  # once, not at every refresh
-                self._last_warning = str(error)
-                _logger.warning("%s; serving what was read before", error)
+            if self._problem != self._last_warning:  # once, not at every refresh
+                self._last_warning = self._problem
+                _logger.warning("%s; serving what was read before", self._problem)
 
     def _start_from_last_known(self) -> bool:
         """Serve this host's last known state, if there is one."""

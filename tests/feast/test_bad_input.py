@@ -10,8 +10,10 @@ import tempfile
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
 from feast.repo_config import FeastConfigError, load_repo_config
@@ -299,6 +301,35 @@ def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
     for _ in range(3):
         assert harness.read(1)[0][1] == items("a")
     assert caplog.text.count("serving what was read before") == 1
+
+
+@pytest.mark.parametrize(
+    ("absorbs", "call"),
+    [
+        (True, "feast_sketch_store.row_log.data_file.pq.ParquetFile.read_row_group"),
+        (False, "feast_sketch_store.row_log.records.decode_tables"),
+    ],
+    ids=["data file", "commit"],
+)
+def test_rows_for_which_memory_is_short_are_not_called_damaged_and_a_running_reader_goes_on(
+    make_harness, monkeypatch, caplog, absorbs, call
+):
+    harness = make_harness(refresh="0")
+    harness.write(1, items("a"))
+    assert harness.read(1)[0][1] == items("a")
+    writer = harness.reopened()
+    writer.write(1, items("b"))
+    if absorbs:
+        writer.absorb()
+    with monkeypatch.context() as short:
+        short.setattr(call, Mock(side_effect=pa.ArrowMemoryError("realloc of size 67108864 failed")))
+        with pytest.raises(MemoryError, match="realloc of size"):
+            harness.reopened().read(1)
+        for _ in range(2):
+            assert harness.read(1)[0][1] == items("a")
+    assert caplog.text.count("a refresh needs more memory than this process can have; serving") == 1
+    assert "damaged" not in caplog.text
+    assert harness.read(1)[0][1] == items("b")
 
 
 def test_a_running_reader_outlives_a_damaged_new_snapshot(make_harness, caplog):
