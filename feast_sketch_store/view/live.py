@@ -41,22 +41,19 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 V = TypeVar("V", bound=LiveShard)
 
-# The views of this process, by what their storages are identified by.
-_views: "dict[str, weakref.WeakValueDictionary[int, LiveView[Any]]]" = {}
+_views: "weakref.WeakValueDictionary[int, LiveView[Any]]" = weakref.WeakValueDictionary()  # of this process
 
 _openings = itertools.count(1)  # of views that differ from others of this process
 
 
-def _of_process(identity: str) -> "list[LiveView[Any]]":
-    """The views of this process in a storage, which other threads may open meanwhile."""
-    views = _views.setdefault(identity, weakref.WeakValueDictionary())
-    return [view for reference in views.valuerefs() if (view := reference()) is not None]
+def _of_process() -> "list[LiveView[Any]]":
+    """The views of this process; other threads may open some meanwhile."""
+    return [view for reference in _views.valuerefs() if (view := reference()) is not None]
 
 
 def _reset_locks() -> None:
-    for identity in [*_views]:
-        for view in _of_process(identity):
-            view.reset_locks()
+    for view in _of_process():
+        view.reset_locks()
 
 
 os.register_at_fork(after_in_child=_reset_locks)
@@ -164,7 +161,7 @@ class LiveView(ABC, Generic[V]):
         self._next: State | None = None  # made ready before reads use it
         self._parts = self._opened(shard_map, checked_served(name, shard_map, served))
         self.reset_locks()
-        _views[self._identity][id(self)] = self
+        _views[id(self)] = self
 
     def reset_locks(self) -> None:
         """Replace locks that another thread of the parent process may have held when it forked."""
@@ -191,8 +188,8 @@ class LiveView(ABC, Generic[V]):
         parts = Parts(shard_map, shards, {number: shards[number] for number in served})
         self._label(parts)
         # This process may write to shards that one of them does not know.
-        for view in _of_process(self._identity):
-            if view is not self and view.shard_map != shard_map:
+        for view in _of_process():
+            if view._identity == self._identity and view is not self and view.shard_map != shard_map:
                 view._other_opening = self._other_opening = next(_openings)
         return parts
 

@@ -1,6 +1,7 @@
 """A view without Feast around it: sealing, snapshots, refresh."""
 
 import errno
+import gc
 import itertools
 import os
 import resource
@@ -24,7 +25,7 @@ from feast_sketch_store.snapshot.files import SnapshotFolder
 from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import REMOVAL_MARK, SEAL_LOCK
-from feast_sketch_store.view import removal
+from feast_sketch_store.view import live, removal
 from feast_sketch_store.view.loading import ShardLoader
 from feast_sketch_store.view.opening import ReadOnlyView, open_view
 from feast_sketch_store.view.rebuilding import rebuild
@@ -608,3 +609,12 @@ def test_a_process_that_does_not_know_the_semantics_refuses_the_view_by_name(tmp
     monkeypatch.delitem(SEMANTICS, APPEND)
     with pytest.raises(DamagedFileError, match=r"shop.*'append', which this process does not know"):
         ReadOnlyView(view.storage, "history", 0.0)
+
+
+def test_a_process_keeps_nothing_of_views_that_are_gone():
+    gc.collect()
+    before = len(live._views)
+    for _ in range(3):
+        put(View(MemoryStorage(), settings_of(0.01), NEVER, 0.0), {1: ["a"]})
+    gc.collect()
+    assert len(live._views) <= before
