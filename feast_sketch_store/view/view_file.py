@@ -188,10 +188,11 @@ class ViewFile:
         both = [(known[codec.feature], codec) for codec in newer.codecs if codec.feature in known]
         are_alike = self.semantics == newer.semantics
         changed = {
-            now.feature: f"feature {now.feature!r} of view {view!r} was written as {_kind_text(was)} and is "
-            f"declared as {_kind_text(now)} now"
+            now.feature: f"feature {now.feature!r} of view {view!r} was written as {self._kind_text(was)} "
+            f"and is declared as {newer._kind_text(now)} now"
             for was, now in both
-            if was.value_field != now.value_field or (are_alike and _kind_text(was) != _kind_text(now))
+            if was.value_field != now.value_field
+            or (are_alike and self._kind_text(was) != self._kind_text(now))
         }
         changed |= {
             now.feature: f"list {now.feature!r} of view {view!r} was written with the attributes "
@@ -250,6 +251,15 @@ class ViewFile:
             raise summed_up(problems)
         return bool(problems)
 
+    def _kind_text(self, codec: FeatureCodec) -> str:
+        """The type of a feature, and the tag that gives it other columns in the row log or lets its rows add
+        up, for messages and comparisons.
+        """
+        adds_up = codec.is_counted and self.semantics == "append"
+        tag = "of" if codec.is_derived else "ids_of" if codec.ids_of else ""
+        tag = tag or (f"codec: {codec.name}" if codec.is_list or adds_up else "")
+        return f"{codec.type_text} with the tag sketch.{tag}" if tag else codec.type_text
+
     def _by_name(self) -> dict[str, FeatureCodec]:
         return {codec.feature: codec for codec in self.codecs}
 
@@ -303,14 +313,6 @@ def _codec_of(entry: dict[str, Any]) -> FeatureCodec:
 def _listing_of(entry: dict[str, Any]) -> Listing:
     attributes = tuple(map(Attribute.of_entry, entry.get("attributes", ())))
     return Listing(entry["resolution_microseconds"], entry["limit"], attributes)
-
-
-def _kind_text(codec: FeatureCodec) -> str:
-    """The type of a feature, and the tag that gives it other columns in the row log, for messages and
-    comparisons.
-    """
-    tag = "of" if codec.is_derived else "ids_of" if codec.ids_of else "codec: list" if codec.is_list else ""
-    return f"{codec.type_text} with the tag sketch.{tag}" if tag else codec.type_text
 
 
 def _attributes_text(codec: FeatureCodec) -> str:

@@ -155,11 +155,17 @@ COUNTED, IDS = numbers("v", codec="counts"), numbers("i", ids_of="v")
         ("replace", [COUNTED, numbers("n")], [COUNTED, numbers("n", of="v")], "of"),
         ("append", [COUNTED, IDS, numbers("n")], [COUNTED, IDS, numbers("n", of="v")], "of"),
         ("append", [numbers("v"), numbers("n")], [COUNTED, numbers("n", ids_of="v")], "ids_of"),
+        (
+            "append",
+            [numbers("n")],
+            [numbers("i", ids_of="n"), numbers("n", codec="counts")],
+            "codec: counts",
+        ),
         ("append", [numbers("n")], [numbers("n", codec="list")], "codec: list"),
     ],
-    ids=["counts", "counts that grow", "ids", "list"],
+    ids=["counts", "counts that grow", "ids", "values", "list"],
 )
-def test_a_feature_with_rows_keeps_the_tags_that_place_its_values_in_the_log(
+def test_a_feature_with_rows_keeps_the_tags_that_say_what_its_rows_in_the_log_mean(
     make_harness, options, is_gained, rows, without, tagged, tag
 ):
     declared = {"ttl": timedelta(days=9), "tags": {"sketch.rows": rows}}
