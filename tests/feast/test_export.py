@@ -103,7 +103,7 @@ def growing():
         removed = pd.DataFrame({"user_id": [5, 6], "liked": [[2], [6]], "event": NOW})
         asyncio.run(store.update_online_store("history", removed, {"liked": "DELETE liked :new_val"}))
 
-    return [Field(name="liked", dtype=Set(Int64))], {"sketch.rows": "append"}, {}, fill
+    return [Field(name="liked", dtype=Set(Int64))], {"sketch.rows": "append"}, {"structure": "sets"}, fill
 
 
 @pytest.fixture(scope="module")
