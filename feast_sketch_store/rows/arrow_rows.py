@@ -155,6 +155,8 @@ def feature_column(column: pa.ChunkedArray, codec: FeatureCodec, what: str = "fe
     convert = _conversion(values.type, codec)
     try:
         return convert(values)
+    except MemoryError:
+        raise
     except (_Refused, RowError, pa.ArrowException, *_FEAST_ERRORS) as error:
         row = _first_refused(convert, values)
         raise RowError(

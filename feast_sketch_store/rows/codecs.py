@@ -443,6 +443,8 @@ class FeatureCodec:
                     )
                 return pc.multiply(seconds, _MICROSECONDS).cast(_ARROW_TYPES[kind])
             return pa.array(elements, _ARROW_TYPES[kind])
+        except MemoryError:  # also Arrow's, which is an ArrowException, too
+            raise
         except (pa.ArrowException, UnicodeError) as error:
             raise RowError(f"feature {self.feature!r} has a value that cannot be kept: {error}") from error
 

@@ -213,6 +213,8 @@ def _timestamps(timestamps: Sequence[datetime | None], what: str) -> pa.Array:
     """A timestamp column; pandas' NaT, which differs from itself, is a null like None."""
     try:
         column = pa.array([t if t == t else None for t in timestamps], TIMESTAMP)
+    except MemoryError:
+        raise
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise RowError(f"a timestamp cannot be kept: {error}") from error
     return check_moments(column, what)

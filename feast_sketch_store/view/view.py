@@ -287,6 +287,8 @@ class View(LiveView[Shard]):
             return tables[0] if len(tables) == 1 else pa.concat_tables(tables, promote_options="default")
         except RowError as error:
             raise RowError(f"{where}: {error}") from error
+        except MemoryError:
+            raise
         except pa.ArrowException as error:
             raise RowError(f"{where}: the rows of the batch contradict each other: {error}") from error
 

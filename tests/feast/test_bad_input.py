@@ -43,6 +43,23 @@ def test_a_wrong_option_beside_credentials_shows_none_of_them(tmp_path):
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.timestamp("us", "UTC")], ids=["feature", "moment"])
+def test_a_write_for_which_memory_is_short_does_not_blame_its_rows(make_harness, monkeypatch, kind):
+    harness, make_array = make_harness(), pa.array
+
+    def short(values, type=None, **options):
+        if type == kind:
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+        return make_array(values, type, **options)
+
+    harness.write(1, items("a"))
+    with monkeypatch.context() as patched:
+        patched.setattr(pa, "array", short)
+        with pytest.raises(MemoryError, match="malloc of size 64"):
+            harness.write(2, items("b"))
+    assert [event is None for event, _ in harness.read(1, 2)] == [False, True]
+
+
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
 class TestRefusedWrites:
     """A refused batch leaves nothing behind."""

@@ -1,5 +1,7 @@
 """Limits of rows: what is written can be read, and what cannot be read is not written."""
 
+from unittest.mock import Mock
+
 import mmh3
 import numpy as np
 import pyarrow as pa
@@ -9,8 +11,8 @@ from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.row_log.data_file import DataFile
+from feast_sketch_store.rows import arrow_rows, limits
 from feast_sketch_store.rows import codecs as codecs_module
-from feast_sketch_store.rows import limits
 from feast_sketch_store.rows.arrow_rows import from_columns
 from feast_sketch_store.rows.codecs import EXACT, FeatureCodec
 from feast_sketch_store.rows.columns import large_schema, with_large_types
@@ -242,3 +244,10 @@ def test_arrow_rows_with_times_that_no_reader_can_represent_are_refused(column, 
                 continue
             with pytest.raises(RowError, match=f"row 1 of the batch has in column '{column}' a timestamp"):
                 from_columns(*arguments)
+
+
+def test_a_column_for_which_memory_is_short_is_not_blamed(monkeypatch):
+    short = Mock(side_effect=pa.ArrowMemoryError("malloc of size 64 failed"))
+    monkeypatch.setattr(arrow_rows, "_conversion", lambda source, codec: short)
+    with pytest.raises(MemoryError, match="malloc of size 64"):
+        arrow_rows.feature_column(pa.chunked_array([["a"]]), FeatureCodec("name", "string_val"))
