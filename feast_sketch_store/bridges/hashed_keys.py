@@ -141,6 +141,13 @@ def _inverse(factor: int) -> np.uint64:
     return np.uint64(pow(factor, -1, 1 << 64))
 
 
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Join keys of a file in the type of the view; an integer for a timestamp is seconds since 1970."""
+    if pa.types.is_timestamp(kind) and pa.types.is_integer(values.type):
+        values = values.cast(pa.int64()).cast(pa.timestamp("s", "UTC"))
+    return values.cast(kind)
+
+
 class KeyFinder:
     """Finds the keys of hashed ids.
 
@@ -192,7 +199,7 @@ class KeyFinder:
         try:
             table = pq.read_table(file, columns=list(self._columns))
             columns = {
-                name: table[name].combine_chunks().cast(arrow_type)
+                name: _cast(table[name].combine_chunks(), arrow_type)
                 for name, arrow_type in self._columns.items()
             }
             serialized = serialize_columns(columns)

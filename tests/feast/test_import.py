@@ -14,15 +14,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from feast import FeatureStore, ValueType
+from feast import FeatureStore, Field, ValueType
 from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.infra.online_stores.helpers import compute_entity_id
 from feast.protos.feast.types.Value_pb2 import Value
+from feast.types import UnixTimestamp
 
 from feast_sketch_store.bridges import importing
-from feast_sketch_store.bridges.hashed_keys import invert_int64_keys
+from feast_sketch_store.bridges.hashed_keys import KeyFinder, invert_int64_keys
 from feast_sketch_store.bridges.importing import import_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.errors import RowError, SettingsError, StorageError
@@ -395,6 +398,19 @@ def test_an_import_goes_on_where_it_was(sqlite, ours, monkeypatch):
     assert done.entities == 5000
     # Scans begin with a page of the same size; the first one had a part to go only.
     assert max(reported[: reported.index(reported[0], 1)]) < 2500
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.timestamp("us", "UTC")], ids=str)
+def test_keys_of_a_file_may_be_seconds_where_they_are_timestamps(tmp_path, kind):
+    view, _ = make_view(value_type=ValueType.UNIX_TIMESTAMP)
+    view.entity_columns = [Field(name="user_id", dtype=UnixTimestamp)]
+    seconds = [-1, 0, 1_777_636_800]
+    given = [n * 1_000_000 if pa.types.is_timestamp(kind) else n for n in seconds]
+    pq.write_table(pa.table({"user_id": pa.array(given, kind)}), tmp_path / "keys.parquet")
+    keys = [entity_key(user_id=Value(unix_timestamp_val=n)) for n in seconds]
+    assert (
+        KeyFinder(view, tmp_path / "keys.parquet").find([compute_entity_id(key, 3) for key in keys]) == keys
+    )
 
 
 @pytest.mark.parametrize("skip_bad", [True, False], ids=["again with --skip-bad", "without it"])
