@@ -85,7 +85,12 @@ def make_repository(tmp_path, monkeypatch):
             provider="local",
             registry=str(tmp_path / "registry.db"),
             repo_path=tmp_path,
-            online_store={"type": "sketch", "path": str(tmp_path / "sketch"), **online_store},
+            online_store={
+                "type": "sketch",
+                "path": str(tmp_path / "sketch"),
+                "structure": "sets",  # whose reads are exact
+                **online_store,
+            },
             offline_store=offline_store,
             batch_engine=engine,
             entity_key_serialization_version=3,
