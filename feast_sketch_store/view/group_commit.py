@@ -68,7 +68,7 @@ class GroupCommit(Generic[T]):
         self._led_by: _Waiting[T] | None = None  # whose thread commits, or a thread in its place
         self._leader: threading.Thread | None = None  # the latest one, which may be done
         self._gathering: asyncio.AbstractEventLoop | None = None  # the loop that will begin to commit
-        self._commit: Commit[T] | None = None
+        self._commit: Commit[T] | None = None  # of tasks, and of threads that were interrupted
 
     def submit(self, item: T, commit: Commit[T]) -> None:
         """Commit an item; it is durable when this returns.
@@ -78,7 +78,7 @@ class GroupCommit(Generic[T]):
 
         Raises BaseException: what the commit raised, or why it refused the item.
         """
-        waiting, self._commit = _Waiting(item), commit
+        waiting = _Waiting(item)
         try:
             if not self._enlist(waiting):
                 waiting.woken.acquire()
@@ -187,6 +187,8 @@ class GroupCommit(Generic[T]):
         with self._lock:
             self._led_by = self._queue[0] if self._queue else None
         self._tell(batch)
+        if leader is not None:
+            leader.committed = []  # it is one of them, and would keep itself
 
     def _tell(self, batch: Sequence[_Waiting[T]]) -> None:
         """Tell the outcome to all who wait for it; those who know it are left out."""
@@ -219,6 +221,7 @@ class GroupCommit(Generic[T]):
         with self._lock:
             is_woken, leads = waiting.is_woken, self._led_by is waiting
             waiting.is_gone, waiting.is_woken = True, is_woken or leads
+            self._commit = commit
         if is_woken:
             self._wake(waiting.others, 1)
         self._tell(waiting.committed)

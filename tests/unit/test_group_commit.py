@@ -1,8 +1,10 @@
 """Group commit: writes of several threads share a commit, and each gets the result of its own."""
 
 import asyncio
+import gc
 import signal
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -23,6 +25,14 @@ class Commits:
         self.begun.release()
         assert self.may_end.wait(60)
         return [ValueError(item) if item < 0 else None for item in items]
+
+
+@pytest.fixture
+def no_collector():
+    """Without Python's garbage collector, an object in a circle of references stays."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture
@@ -57,6 +67,19 @@ def test_one_writer_commits_at_once():
     for item in range(3):
         group.submit(item, commits)
     assert commits.batches == [[0], [1], [2]]
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_nothing_of_a_commit_is_kept():
+    class Rows:
+        def commit(self, items):
+            return [None for _ in items]
+
+    rows, group = Rows(), GroupCommit()
+    kept = weakref.ref(rows)
+    group.submit(rows, rows.commit)
+    del rows
+    assert kept() is None
 
 
 def test_those_who_come_during_a_commit_share_the_next():
