@@ -117,6 +117,15 @@ class DataFile:
         """The file's size; 0 if it is gone."""
         return self.storage.size_bytes(self.name)
 
+    def size_to_commit(self) -> int:
+        """The file's size, for a commit that names it. Raises StorageError: it is gone."""
+        if not (size_bytes := self.size_bytes):
+            raise StorageError(
+                f"{self.where}: was removed before its rows counted; nothing has changed. Its writer paused "
+                "for so long that a vacuum removed it as a leftover; try again"
+            )
+        return size_bytes
+
     def schema(self) -> pa.Schema:
         """The columns. Raises DamagedFileError: the file is missing or damaged."""
         with self._reading():

@@ -392,12 +392,8 @@ class RowLog:
                 self.before_first()  # before the files of the batch are looked for
             self._check_begun(tail)
             for payload in given:
-                if isinstance(payload, DataFile) and not payload.size_bytes:
-                    raise StorageError(
-                        f"{payload.where}: was removed before its rows counted; nothing was written. Its "
-                        "writer paused for so long that a vacuum removed it as a leftover; write the batch "
-                        "again"
-                    )
+                if isinstance(payload, DataFile):
+                    payload.size_to_commit()  # it must be there
             if not tail.is_continuous or is_adopted:
                 self._check_not_sealed(tail.end)
             if not tail.is_continuous or any(isinstance(commit.rows, DataFile) for commit in tail.others):

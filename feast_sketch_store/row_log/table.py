@@ -350,13 +350,9 @@ class Table:
             check_new_columns((), commit.columns)
             actions.append(delta_protocol.metadata(identity, commit.columns))
         actions += [delta_protocol.remove(name) for name in sorted(commit.removed)]
-        for part in commit.files:
-            if not (size_bytes := part.size_bytes):
-                raise StorageError(
-                    f"{part.where}: was removed before its commit; nothing has changed. Its writer paused "
-                    "for so long that a vacuum removed it as a leftover; try again"
-                )
-            actions.append(delta_protocol.add(part.name, size_bytes, part.num_rows))
+        actions += [
+            delta_protocol.add(file.name, file.size_to_commit(), file.num_rows) for file in commit.files
+        ]
         try:
             with self._storage.create(delta_protocol.commit_name(commit.version)) as file:
                 file.write(delta_protocol.encode_actions(actions))
