@@ -179,8 +179,8 @@ def former_files(storage: Storage, shard_map: ShardMap) -> list[str]:
 def remove_former(storage: Storage) -> int:
     """Remove former shards, and return the number of files. Removes nothing while rows are moving.
 
-    It holds the view's lease, which a drop waits for: the files that it has listed may else be those of a new
-    view. Removes nothing if another process holds it.
+    It holds the view's lease, for which a drop waits. Without it, the listed files could be those of a new
+    view of the same name. Removes nothing if another process holds the lease.
     """
     with storage.lease(SEAL_LOCK, create=False) as is_ours:
         # Read the map now: another process may have divided the rows since this one opened the view.

@@ -3,8 +3,8 @@
 Each file is one object, made by one put. The put of a new file is refused if there is already an object. So a
 crash leaves a file whole or absent, and an acknowledged put is durable. Nothing can be appended to.
 
-A lease is an object that its holder renews; its age is that by the object store's clock. It saves work, and
-keeps writes out of a view that is being removed. Two processes may hold the same lease for a while, if a
+A lease is an object that its holder renews. The object store's clock measures its age. A lease saves work,
+and keeps writes out of a view that is being removed. Two processes may hold the same lease for a while, if a
 holder is stopped for longer than a lease lasts.
 """
 
