@@ -36,8 +36,7 @@ PyObject *fault_raise(const uint64_t *hash) {
     PyObject *module = PyImport_ImportModule("feast_sketch_store.kernel.faults"), *error = NULL;
     /* Not by the format y#: built with headers of Python 3.13, it fails on Pythons before. */
     PyObject *bytes = PyBytes_FromStringAndSize((const char *)hash, 16);
-    if (module && bytes)
-        error = PyObject_CallMethod(module, "ReadFault", "inO", own.status, own.feature, bytes);
+    if (module && bytes) error = PyObject_CallMethod(module, "ReadFault", "inO", own.status, own.feature, bytes);
     if (error) PyErr_SetObject((PyObject *)Py_TYPE(error), error);
     Py_XDECREF(error);
     Py_XDECREF(bytes);
@@ -93,6 +92,24 @@ int blocks_verify(const Blocks *blocks, uint64_t first, uint64_t last) {
     return are_intact;
 }
 
+static int blocks_init(Blocks *blocks, const Array *words, const Array *checksums, const Array *unchecked,
+                       Py_ssize_t block_words) {
+    if (block_words < 1 || unchecked->length != words->length / block_words + (words->length % block_words != 0) ||
+        checksums->length % 16 || checksums->length / 16 != unchecked->length) {
+        refuse("the checksums of blocks do not fit their array");
+        return -1;
+    }
+    *blocks = (Blocks){
+        .words = words->data,
+        .checksums = checksums->data,
+        .unchecked = unchecked->data,
+        .num_words = (uint64_t)words->length,
+        .block_words = (uint64_t)block_words,
+        .number = (uint64_t)unchecked->length,
+    };
+    return 0;
+}
+
 int blocks_take(Call *call, Blocks *blocks) {
     static const char *const names[] = {"words", "checksums", "unchecked", "pending", "block_words"};
     PyObject *check, *parts[5] = {NULL, NULL, NULL, NULL, NULL};
@@ -113,14 +130,14 @@ int blocks_take(Call *call, Blocks *blocks) {
     }
     for (int i = 0; i < 5; i++) Py_XDECREF(parts[i]); /* the call has buffers of the arrays */
     if (failed) return -1;
-    if (block_words < 1 || unchecked.length != words.length / block_words + (words.length % block_words != 0) ||
-        checksums.length != 16 * unchecked.length || pending.length != 1 || call->num_objects == MAX_OBJECTS) {
-        refuse("the checksums of blocks do not fit their array");
+    if (blocks_init(blocks, &words, &checksums, &unchecked, block_words) < 0) return -1;
+    if (pending.length != 1 || call->num_objects == MAX_OBJECTS) {
+        refuse(DO_NOT_FIT);
         return -1;
     }
     call->objects[call->num_objects++] = Py_NewRef(check);
-    *blocks = (Blocks){check, words.data, checksums.data, unchecked.data, pending.data,
-                       (uint64_t)words.length, (uint64_t)block_words, (uint64_t)unchecked.length};
+    blocks->check = check;
+    blocks->pending = pending.data;
     return 0;
 }
 
@@ -131,19 +148,13 @@ KERNEL_FUNCTION(check_blocks) {
     Array words, checksums, unchecked;
     Py_ssize_t block_words, first, number;
     if (take(call, "81n1!nn.", &words, &checksums, &block_words, &unchecked, &first, &number) < 0) return NULL;
-    Py_ssize_t blocks = unchecked.length;
-    if (block_words < 1 || first < 0 || number < 0 || first > blocks || number > blocks - first ||
-        checksums.length / 16 != blocks || checksums.length % 16 ||
-        blocks != words.length / block_words + (words.length % block_words != 0))
+    Blocks blocks;
+    if (blocks_init(&blocks, &words, &checksums, &unchecked, block_words) < 0) return NULL;
+    if (first < 0 || number < 0 || first > unchecked.length || number > unchecked.length - first)
         return refuse(DO_NOT_FIT);
     PyThreadState *state = PyEval_SaveThread();
-    for (Py_ssize_t b = first; b < first + number; b++) {
-        Py_ssize_t start = b * block_words, left = words.length - start;
-        uint64_t digest[2];
-        murmur3_128((const uint8_t *)((const uint64_t *)words.data + start),
-                    8 * (size_t)(left < block_words ? left : block_words), digest);
-        if (!memcmp(digest, (const uint8_t *)checksums.data + 16 * b, 16)) ((uint8_t *)unchecked.data)[b] = 0;
-    }
+    for (Py_ssize_t b = first; b < first + number; b++)
+        if (is_intact(&blocks, (uint64_t)b)) blocks.unchecked[b] = 0;
     PyEval_RestoreThread(state);
     Py_RETURN_NONE;
 }

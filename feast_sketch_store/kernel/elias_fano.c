@@ -101,8 +101,8 @@ static inline uint64_t place_of_one(uint64_t bits, uint64_t number) {
 
 /* The position of a bit of the sampled kind by its index; ~0 if it is not there. COUNT is the number of ones of a word, and
  * SELECT the position of the one that so many others precede. */
-#define FIND_BIT(NAME, COUNT, SELECT)                                                                           \
-    static uint64_t NAME(const Ascending *numbers, uint64_t number) {                                           \
+#define FIND_BIT(NAME, TARGET, COUNT, SELECT)                                                                   \
+    TARGET static uint64_t NAME(const Ascending *numbers, uint64_t number) {                                    \
         uint64_t place = packed_get(&numbers->samples, number / SAMPLED), left = number % SAMPLED, count;       \
         if (place >= numbers->num_bits) return ~0ull;                                                           \
         uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6;                                        \
@@ -126,12 +126,12 @@ static inline uint64_t place_of_one(uint64_t bits, uint64_t number) {
 
 /* There is a second version for processors with instructions for it; one is chosen when the module is loaded. */
 #define COUNT_ONES(bits) (ones_up_to_each_byte(bits) >> 56)
-FIND_BIT(find_bit_anywhere, COUNT_ONES, place_of_one)
+FIND_BIT(find_bit_anywhere, , COUNT_ONES, place_of_one)
 static uint64_t (*find_bit)(const Ascending *, uint64_t) = find_bit_anywhere;
 
 #if defined(__x86_64__)
 #define DEPOSITED_ONE(bits, number) LOWEST(_pdep_u64(1ull << (number), bits))
-__attribute__((target("popcnt,bmi,bmi2"))) FIND_BIT(find_bit_bmi2, (uint64_t)POPULATION, DEPOSITED_ONE)
+FIND_BIT(find_bit_bmi2, __attribute__((target("popcnt,bmi,bmi2"))), (uint64_t)POPULATION, DEPOSITED_ONE)
 
 void kernel_choose_select(void) {
     __builtin_cpu_init();
@@ -155,7 +155,8 @@ static inline void expect_bit(const Ascending *numbers, uint64_t number) {
 /* The position of the next one from bit `place` on; ~0 if there is none. */
 static inline uint64_t next_one(const Ascending *numbers, uint64_t place) {
     if (place >= numbers->num_bits) return ~0ull;
-    uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6, bits = numbers->highs[word] & ~0ull << (place & 63);
+    uint64_t word = place >> 6, last = (numbers->num_bits - 1) >> 6,
+             bits = numbers->highs[word] & ~0ull << (place & 63);
     while (!bits && word < last) bits = numbers->highs[++word];
     place = word << 6 | LOWEST(bits | 1ull << 63);
     return bits && place < numbers->num_bits ? place : ~0ull;
@@ -167,9 +168,7 @@ static inline uint64_t number_of_one(const Ascending *numbers, uint64_t place, u
     return (bit - place) << numbers->lows.width | packed_get(&numbers->lows, place);
 }
 
-void ascending_expect(const Ascending *numbers, int64_t place) {
-    expect_bit(numbers, (uint64_t)place);
-}
+void ascending_expect(const Ascending *numbers, int64_t place) { expect_bit(numbers, (uint64_t)place); }
 
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
 int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
@@ -183,7 +182,8 @@ int checked_has_sample(const CheckedAscending *checked, uint64_t sample) {
     if (!number || sample > last || !blocks_are_verified(&checked->samples, word, last_word + 1)) return 0;
     uint64_t start = sample ? packed_get(&numbers->samples, sample) : 0;
     uint64_t stop = sample < last ? packed_get(&numbers->samples, sample + 1) : numbers->num_bits - 1;
-    if (start > stop || stop >= numbers->num_bits || !blocks_are_verified(&checked->highs, start >> 6, stop >> 6)) return 0;
+    if (start > stop || stop >= numbers->num_bits || !blocks_are_verified(&checked->highs, start >> 6, stop >> 6))
+        return 0;
     if (!by_value || !numbers->lows.width) return 1;
     if ((sample && start < before) || stop < before) return 0;
     uint64_t width = (uint64_t)numbers->lows.width, row = sample ? start - before : 0;
@@ -246,8 +246,7 @@ KERNEL_FUNCTION(row_hashes) {
     if (take(call, "8ww8!.", &hashes, &salt[0], &salt[1], &out) < 0) return NULL;
     if (hashes.length != 2 * out.length) return refuse(DO_NOT_FIT);
     const uint64_t *hash = hashes.data;
-    for (Py_ssize_t i = 0; i < out.length; i++)
-        ((uint64_t *)out.data)[i] = row_hash(hash + 2 * i, salt);
+    for (Py_ssize_t i = 0; i < out.length; i++) ((uint64_t *)out.data)[i] = row_hash(hash + 2 * i, salt);
     Py_RETURN_NONE;
 }
 

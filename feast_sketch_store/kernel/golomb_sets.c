@@ -189,7 +189,8 @@ static int64_t read_row(const Sets *sets, uint64_t *bit, Py_ssize_t last, const 
         if (code->others_width >= 0) {
             failed = read_with(&bits, code, row, &num_seen, size, target, is_needed);
         } else {
-            if ((size_t)size > sets->codes.capacity && is_needed) return -1; /* sets that depend on it have fewer symbols */
+            if ((size_t)size > sets->codes.capacity && is_needed)
+                return -1; /* sets that depend on it have fewer symbols */
             failed = read_gaps(&bits, code, size, target ? target : is_needed ? row->seen : NULL);
             if (target && is_needed) memcpy(row->seen, target, (size_t)size * sizeof(int32_t));
             num_seen = size;
@@ -260,9 +261,9 @@ static ALWAYS_INLINE int begin(const Sets *sets, const Code *code, Lane *lane, J
 }
 
 /* The next code of a lane, whose number is constant here. */
-#define READ_GAP(LANE, K)                                                                                       \
-    if (next[LANE] >= num_symbols) return -1;                                                                   \
-    next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of(levels[next[LANE]], left[LANE][-(K)]));        \
+#define READ_GAP(LANE, K)                                                                                  \
+    if (next[LANE] >= num_symbols) return -1;                                                              \
+    next[LANE] += (int64_t)read_number(bytes, bit + LANE, width_of(levels[next[LANE]], left[LANE][-(K)])); \
     ids[LANE][K] = (int32_t)next[LANE]++;
 
 /* Reads the same number of codes of each lane, in turns, so that no lane waits for another. -1 if one is damaged. */
@@ -298,45 +299,49 @@ static ALWAYS_INLINE int64_t fewest_left(const Sets *sets, const Lane *lanes) {
 }
 
 /* Decodes non-empty sets of one feature that are coded by themselves; -1 if one is damaged. */
-#define DECODE(NAME)                                                                                            \
-    static int NAME(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) {                        \
-        Lane lanes[LANES];                                                                                      \
-        Py_ssize_t taken = 0;                                                                                   \
-        int busy = 0;                                                                                           \
-        for (; busy < LANES && taken < number; busy++)                                                          \
-            if (begin(sets, code, lanes + busy, jobs[taken++]) < 0) return -1;                                  \
-        for (int64_t all; busy == LANES && (all = fewest_left(sets, lanes)) > 0;) {                             \
-            if (read_in_turns((const uint8_t *)sets->words, code, lanes, all) < 0) return -1;                   \
-            for (int i = 0; i < busy;) {                                                                        \
-                if (lanes[i].left) {                                                                            \
-                    i++;                                                                                        \
-                    continue;                                                                                   \
-                }                                                                                               \
-                if (lanes[i].next > code->num_symbols) return -1;                                               \
-                lanes[i].job->bit = lanes[i].bit;                                                               \
-                if (taken == number)                                                                            \
-                    lanes[i] = lanes[--busy];                                                                   \
-                else if (begin(sets, code, lanes + i++, jobs[taken++]) < 0)                                     \
-                    return -1;                                                                                  \
-            }                                                                                                   \
-        }                                                                                                       \
-        for (int i = 0;; i++) {                                                                                 \
-            if (i >= busy) {                                                                                    \
-                if (taken == number) return 0;                                                                  \
-                if (begin(sets, code, lanes + (i = 0), jobs[taken++]) < 0) return -1;                           \
-                busy = 1;                                                                                       \
-            }                                                                                                   \
-            if (read_until(sets, code, lanes + i, 0) < 0 || lanes[i].next > code->num_symbols) return -1;       \
-            lanes[i].job->bit = lanes[i].bit;                                                                   \
-        }                                                                                                       \
+static ALWAYS_INLINE int decode_in_lanes(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) {
+    Lane lanes[LANES];
+    Py_ssize_t taken = 0;
+    int busy = 0;
+    for (; busy < LANES && taken < number; busy++)
+        if (begin(sets, code, lanes + busy, jobs[taken++]) < 0) return -1;
+    for (int64_t all; busy == LANES && (all = fewest_left(sets, lanes)) > 0;) {
+        if (read_in_turns((const uint8_t *)sets->words, code, lanes, all) < 0) return -1;
+        for (int i = 0; i < busy;) {
+            if (lanes[i].left) {
+                i++;
+                continue;
+            }
+            if (lanes[i].next > code->num_symbols) return -1;
+            lanes[i].job->bit = lanes[i].bit;
+            if (taken == number)
+                lanes[i] = lanes[--busy];
+            else if (begin(sets, code, lanes + i++, jobs[taken++]) < 0)
+                return -1;
+        }
     }
+    for (int i = 0;; i++) {
+        if (i >= busy) {
+            if (taken == number) return 0;
+            if (begin(sets, code, lanes + (i = 0), jobs[taken++]) < 0) return -1;
+            busy = 1;
+        }
+        if (read_until(sets, code, lanes + i, 0) < 0 || lanes[i].next > code->num_symbols) return -1;
+        lanes[i].job->bit = lanes[i].bit;
+    }
+}
 
 /* There is a second version for processors with shifts that keep the flags; one is chosen when the module is loaded. */
-DECODE(decode_anywhere)
+#define DECODE(NAME, TARGET)                                                                    \
+    TARGET static int NAME(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number) { \
+        return decode_in_lanes(sets, code, jobs, number);                                       \
+    }
+
+DECODE(decode_anywhere, )
 static int (*decode)(const Sets *, const Code *, Job **, Py_ssize_t) = decode_anywhere;
 
 #if defined(__x86_64__)
-__attribute__((target("bmi,bmi2"))) DECODE(decode_bmi2)
+DECODE(decode_bmi2, __attribute__((target("bmi,bmi2"))))
 
 void kernel_choose_set_decoder(void) {
     __builtin_cpu_init();
@@ -364,7 +369,8 @@ static int read_headers(const Sets *sets, const Code *code, Job **jobs, Py_ssize
 
 /* Reads the next set of each job, which is of one feature and coded by itself, into memory of the arena, or into that of
  * `scratch` before. 0 or FAILED. */
-static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, Arena *arena, Scratch *scratch) {
+static int read_alone(const Sets *sets, const Code *code, Job **jobs, Py_ssize_t number, Arena *arena,
+                      Scratch *scratch) {
     Job *full[ROWS_AT_A_TIME];
     Py_ssize_t num_full = 0;
     int64_t total;
@@ -404,7 +410,8 @@ static int begin_groups(const RowReader *rows, Place **places, Py_ssize_t number
     }
     for (Py_ssize_t i = 0; i < number; i++) {
         uint64_t first;
-        if (row_bits_get(&rows->starts, jobs[i].group, rows->sets.num_bits, &rows->code_blocks, &first, NULL) < 0) return FAILED;
+        if (row_bits_get(&rows->starts, jobs[i].group, rows->sets.num_bits, &rows->code_blocks, &first, NULL) < 0)
+            return FAILED;
         for (uint64_t word = 0; word <= words; word += WORDS_OF_LINE) PREFETCH(rows->sets.words + (first >> 6) + word);
         jobs[i].bit = first;
     }
@@ -427,7 +434,8 @@ static int read_dependent(const RowReader *rows, uint64_t start, SetOfRow *own, 
         if (!ids) return FAILED;
     }
     if (failed) return FAILED;
-    for (Py_ssize_t f = 0; f < rows->num_sets; f++) own[f] = (SetOfRow){row.headers[f], ids + (f ? row.ends[f - 1] : 0)};
+    for (Py_ssize_t f = 0; f < rows->num_sets; f++)
+        own[f] = (SetOfRow){row.headers[f], ids + (f ? row.ends[f - 1] : 0)};
     return 0;
 }
 

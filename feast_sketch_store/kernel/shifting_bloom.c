@@ -6,8 +6,8 @@ static inline uint64_t rotate_right(uint64_t word, uint32_t distance) {
     return word >> distance | word << (-distance & 63);
 }
 
-static inline void place_windows(uint64_t num_words, const uint64_t *salt, const uint64_t *hash,
-                                 uint64_t first_word, int num_hashes, Windows *windows) {
+static inline void place_windows(uint64_t num_words, const uint64_t *salt, const uint64_t *hash, uint64_t first_word,
+                                 int num_hashes, Windows *windows) {
     uint64_t start = mix64(hash[0] ^ salt[0]), step = mix64(hash[1] ^ salt[1]) | 1;
     for (int j = 0; j < num_hashes; j++) {
         uint64_t mixed = mix64(start + step * (uint64_t)j);
@@ -17,71 +17,50 @@ static inline void place_windows(uint64_t num_words, const uint64_t *salt, const
     }
 }
 
-/* All windows at once, so that their cache misses overlap; eight words stay in registers. */
-#define AND_WINDOWS(NAME)                                                                                       \
-    static void NAME(const uint64_t *words, const Windows *windows, int num_hashes, Py_ssize_t num_words,       \
-                     uint64_t *answers) {                                                                       \
-        Py_ssize_t w = 0;                                                                                       \
-        for (; w + 8 <= num_words; w += 8) {                                                                    \
-            uint64_t block[8];                                                                                  \
-            for (int b = 0; b < 8; b++) block[b] = ~0ull;                                                       \
-            for (int j = 0; j < num_hashes; j++) {                                                              \
-                const uint64_t *window = words + windows->starts[j] + w;                                        \
-                uint32_t right = windows->rotations[j], left = -right & 63;                                     \
-                for (int b = 0; b < 8; b++) block[b] &= window[b] >> right | window[b] << left;                 \
-            }                                                                                                   \
-            memcpy(answers + w, block, sizeof block);                                                           \
-        }                                                                                                       \
-        for (; w < num_words; w++) {                                                                            \
-            uint64_t word = ~0ull;                                                                              \
-            for (int j = 0; j < num_hashes && word; j++)                                                        \
-                word &= rotate_right(words[windows->starts[j] + w], windows->rotations[j]);                     \
-            answers[w] = word;                                                                                  \
-        }                                                                                                       \
+/* The words of all windows, combined; all windows at once, so that their cache misses overlap. Eight words stay in
+ * registers. The hashes of group g end before `ends[g]`. `masks` has ones for the symbols that skip the hashes of a group,
+ * `num_words` words for each group but the first. */
+static ALWAYS_INLINE void and_groups(const uint64_t *words, const Windows *windows, const int64_t *ends, int num_groups,
+                                     const uint64_t *masks, Py_ssize_t num_words, uint64_t *answers) {
+    Py_ssize_t w = 0;
+    for (; w + 8 <= num_words; w += 8) {
+        uint64_t block[8];
+        for (int b = 0; b < 8; b++) block[b] = ~0ull;
+        for (int j = 0, group = 0; group < num_groups; group++) {
+            uint64_t own[8];
+            for (int b = 0; b < 8; b++) own[b] = ~0ull;
+            for (; j < ends[group]; j++) {
+                const uint64_t *window = words + windows->starts[j] + w;
+                uint32_t right = windows->rotations[j], left = -right & 63;
+                for (int b = 0; b < 8; b++) own[b] &= window[b] >> right | window[b] << left;
+            }
+            const uint64_t *mask = group ? masks + (group - 1) * num_words + w : NULL;
+            for (int b = 0; b < 8 && group; b++) own[b] |= mask[b];
+            for (int b = 0; b < 8; b++) block[b] &= own[b];
+        }
+        memcpy(answers + w, block, sizeof block);
     }
+    for (; w < num_words; w++) {
+        uint64_t word = ~0ull;
+        for (int j = 0, group = 0; group < num_groups; group++) {
+            uint64_t own = ~0ull;
+            for (; j < ends[group]; j++) own &= rotate_right(words[windows->starts[j] + w], windows->rotations[j]);
+            word &= group ? own | masks[(group - 1) * num_words + w] : own;
+        }
+        answers[w] = word;
+    }
+}
 
 /* There is a version for each width of registers; one is chosen when the module is loaded. */
-AND_WINDOWS(and_windows_128)
-static void (*and_windows)(const uint64_t *, const Windows *, int, Py_ssize_t, uint64_t *) = and_windows_128;
-
-/* The same for hashes in groups. `masks` has ones for the symbols that skip the hashes of a group, `stride` words for
- * each group but the first. The hashes of group g end before `ends[g]`. */
-#define AND_MASKED(NAME)                                                                                        \
-    static void NAME(const uint64_t *words, const Windows *windows, const int64_t *ends, int num_groups,        \
-                     const uint64_t *masks, Py_ssize_t num_words, uint64_t *answers) {                          \
-        Py_ssize_t w = 0;                                                                                       \
-        for (; w + 8 <= num_words; w += 8) {                                                                    \
-            uint64_t block[8];                                                                                  \
-            for (int b = 0; b < 8; b++) block[b] = ~0ull;                                                       \
-            for (int j = 0, group = 0; group < num_groups; group++) {                                           \
-                uint64_t own[8];                                                                                \
-                for (int b = 0; b < 8; b++) own[b] = ~0ull;                                                     \
-                for (; j < ends[group]; j++) {                                                                  \
-                    const uint64_t *window = words + windows->starts[j] + w;                                    \
-                    uint32_t right = windows->rotations[j], left = -right & 63;                                 \
-                    for (int b = 0; b < 8; b++) own[b] &= window[b] >> right | window[b] << left;               \
-                }                                                                                               \
-                const uint64_t *mask = group ? masks + (group - 1) * num_words + w : NULL;                      \
-                for (int b = 0; b < 8 && group; b++) own[b] |= mask[b];                                         \
-                for (int b = 0; b < 8; b++) block[b] &= own[b];                                                 \
-            }                                                                                                   \
-            memcpy(answers + w, block, sizeof block);                                                           \
-        }                                                                                                       \
-        for (; w < num_words; w++) {                                                                            \
-            uint64_t word = ~0ull;                                                                              \
-            for (int j = 0, group = 0; group < num_groups; group++) {                                           \
-                uint64_t own = ~0ull;                                                                           \
-                for (; j < ends[group]; j++)                                                                    \
-                    own &= rotate_right(words[windows->starts[j] + w], windows->rotations[j]);                  \
-                word &= group ? own | masks[(group - 1) * num_words + w] : own;                                 \
-            }                                                                                                   \
-            answers[w] = word;                                                                                  \
-        }                                                                                                       \
+#define AND_WINDOWS(NAME, TARGET)                                                                               \
+    TARGET static void NAME(const uint64_t *words, const Windows *windows, const int64_t *ends, int num_groups, \
+                            const uint64_t *masks, Py_ssize_t num_words, uint64_t *answers) {                   \
+        and_groups(words, windows, ends, num_groups, masks, num_words, answers);                                \
     }
 
-AND_MASKED(and_masked_128)
-static void (*and_masked)(const uint64_t *, const Windows *, const int64_t *, int, const uint64_t *, Py_ssize_t,
-                          uint64_t *) = and_masked_128;
+AND_WINDOWS(and_windows_128, )
+static void (*and_windows)(const uint64_t *, const Windows *, const int64_t *, int, const uint64_t *, Py_ssize_t,
+                           uint64_t *) = and_windows_128;
 
 /* Writes up to two ones of a word without a branch that depends on them, because most words have no more. Up to two ids
  * after the last one are overwritten. */
@@ -97,16 +76,16 @@ static inline Py_ssize_t write_ids(uint64_t word, int32_t first_id, int32_t *ids
 }
 
 /* Answers as ids: their number; and the ids, with memory for two more. */
-#define LIST_ONES(COUNT, LIST, TARGET)                                                                          \
-    TARGET static Py_ssize_t COUNT(const uint64_t *words, Py_ssize_t num_words) {                               \
-        Py_ssize_t count = 0;                                                                                   \
-        for (Py_ssize_t w = 0; w < num_words; w++) count += POPULATION(words[w]);                               \
-        return count;                                                                                           \
-    }                                                                                                           \
-    TARGET static Py_ssize_t LIST(const uint64_t *words, Py_ssize_t num_words, int32_t *ids) {                  \
-        Py_ssize_t count = 0;                                                                                   \
-        for (Py_ssize_t w = 0; w < num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count);  \
-        return count;                                                                                           \
+#define LIST_ONES(COUNT, LIST, TARGET)                                                                         \
+    TARGET static Py_ssize_t COUNT(const uint64_t *words, Py_ssize_t num_words) {                              \
+        Py_ssize_t count = 0;                                                                                  \
+        for (Py_ssize_t w = 0; w < num_words; w++) count += POPULATION(words[w]);                              \
+        return count;                                                                                          \
+    }                                                                                                          \
+    TARGET static Py_ssize_t LIST(const uint64_t *words, Py_ssize_t num_words, int32_t *ids) {                 \
+        Py_ssize_t count = 0;                                                                                  \
+        for (Py_ssize_t w = 0; w < num_words; w++) count = write_ids(words[w], (int32_t)(64 * w), ids, count); \
+        return count;                                                                                          \
     }
 
 LIST_ONES(count_ones_anywhere, list_ones_anywhere, )
@@ -115,10 +94,8 @@ Py_ssize_t (*ones_list)(const uint64_t *, Py_ssize_t, int32_t *) = list_ones_any
 
 #if defined(__x86_64__)
 LIST_ONES(count_ones_bmi, list_ones_bmi, __attribute__((target("bmi,popcnt"))))
-__attribute__((target("avx2"))) AND_WINDOWS(and_windows_256)
-__attribute__((target("avx512f"))) AND_WINDOWS(and_windows_512)
-__attribute__((target("avx2"))) AND_MASKED(and_masked_256)
-__attribute__((target("avx512f"))) AND_MASKED(and_masked_512)
+AND_WINDOWS(and_windows_256, __attribute__((target("avx2"))))
+AND_WINDOWS(and_windows_512, __attribute__((target("avx512f"))))
 
 void kernel_choose_width(void) {
     __builtin_cpu_init();
@@ -126,14 +103,8 @@ void kernel_choose_width(void) {
         ones_count = count_ones_bmi;
         ones_list = list_ones_bmi;
     }
-    if (__builtin_cpu_supports("avx2")) {
-        and_windows = and_windows_256;
-        and_masked = and_masked_256;
-    }
-    if (__builtin_cpu_supports("avx512f")) {
-        and_windows = and_windows_512;
-        and_masked = and_masked_512;
-    }
+    if (__builtin_cpu_supports("avx2")) and_windows = and_windows_256;
+    if (__builtin_cpu_supports("avx512f")) and_windows = and_windows_512;
 }
 #else
 void kernel_choose_width(void) {}
@@ -143,8 +114,7 @@ static inline void prefetch_windows(const uint64_t *words, const Windows *window
                                     Py_ssize_t num_words) {
     Py_ssize_t lines = num_words < 32 ? (num_words + 7) / 8 : 4; /* then the hardware prefetches the rest */
     for (int j = 0; j < num_hashes; j++)
-        for (Py_ssize_t line = 0; line < lines; line++)
-            PREFETCH(words + windows->starts[j] + 8 * line);
+        for (Py_ssize_t line = 0; line < lines; line++) PREFETCH(words + windows->starts[j] + 8 * line);
 }
 
 static inline Py_ssize_t words_for(int64_t num_symbols) { return (Py_ssize_t)((num_symbols + 63) / 64); }
@@ -160,7 +130,8 @@ static void and_suffixes(const Symbols *symbols, const Windows *windows, uint64_
     for (int j = 0; j < symbols->num_hashes; j++) {
         Py_ssize_t word = words_for(firsts[j]);
         Py_ssize_t stop = j + 1 < symbols->num_hashes ? words_for(firsts[j + 1]) : symbols->num_words;
-        if (word < stop) and_windows(symbols->words + word, windows, j + 1, stop - word, answers + word);
+        int64_t number = j + 1;
+        if (word < stop) and_windows(symbols->words + word, windows, &number, 1, NULL, stop - word, answers + word);
     }
     for (int j = 1; j < symbols->num_hashes; j++)
         if (firsts[j] % 64) {
@@ -172,12 +143,12 @@ static void and_suffixes(const Symbols *symbols, const Windows *windows, uint64_
 
 /* `masks` are those of the entity's cluster. */
 void windows_read(const Symbols *symbols, const Windows *windows, const uint64_t *masks, uint64_t *answers) {
-    if (masks)
-        and_masked(symbols->words, windows, symbols->ends, symbols->num_groups, masks, symbols->num_words, answers);
-    else if (symbols->firsts)
+    int64_t all = symbols->num_hashes;
+    if (symbols->firsts)
         and_suffixes(symbols, windows, answers);
     else
-        and_windows(symbols->words, windows, symbols->num_hashes, symbols->num_words, answers);
+        and_windows(symbols->words, windows, masks ? symbols->ends : &all, masks ? symbols->num_groups : 1, masks,
+                    symbols->num_words, answers);
     answers[symbols->num_words - 1] &= symbols->last_word;
 }
 
@@ -333,7 +304,8 @@ static void read_entity(const Reader *reader, Py_ssize_t entity, uint64_t *answe
 }
 
 static int is_worth_releasing(const Reader *reader, Py_ssize_t begin) {
-    return (reader->num_entities - begin) * reader->symbols.num_words * reader->symbols.num_hashes / 4 > WORTH_RELEASING_GIL;
+    return (reader->num_entities - begin) * reader->symbols.num_words * reader->symbols.num_hashes / 4 >
+           WORTH_RELEASING_GIL;
 }
 
 /* possible_symbols(words, num_words, salt, salt, hashes, first_word, num_symbols, num_hashes, firsts, ends, masks,
@@ -384,7 +356,9 @@ KERNEL_FUNCTION(contains) {
     Py_ssize_t stride = symbols.length == per_entity ? 0 : per_entity;
     /* Many symbols are read faster from the whole row, few from their own bits. */
     int whole_rows = per_entity * 4 > reader.symbols.num_words;
-    Py_ssize_t steps = n * reader.symbols.num_hashes * (whole_rows ? reader.symbols.num_words / 4 + 1 : per_entity * 4) + n * per_entity;
+    Py_ssize_t steps =
+        n * reader.symbols.num_hashes * (whole_rows ? reader.symbols.num_words / 4 + 1 : per_entity * 4) +
+        n * per_entity;
     PyThreadState *state = steps > WORTH_RELEASING_GIL ? PyEval_SaveThread() : NULL;
     look_ahead(&reader, 0);
     for (Py_ssize_t entity = 0; entity < n; entity++) {
@@ -424,8 +398,8 @@ KERNEL_FUNCTION(touch_blocks) {
     uint8_t *is_touched = touched.data;
     Windows *windows = &reader.windows[0];
     for (Py_ssize_t entity = 0; entity < reader.num_entities; entity++) {
-        place_windows(reader.symbols.num_words_of_table, reader.symbols.salt, reader.hashes + 2 * entity, reader.symbols.first_word,
-                      reader.symbols.num_hashes, windows);
+        place_windows(reader.symbols.num_words_of_table, reader.symbols.salt, reader.hashes + 2 * entity,
+                      reader.symbols.first_word, reader.symbols.num_hashes, windows);
         for (int j = 0; j < reader.symbols.num_hashes; j++) {
             uint64_t last = (windows->starts[j] + (uint64_t)reader.symbols.num_words - 1) / (uint64_t)block_words;
             for (uint64_t block = windows->starts[j] / (uint64_t)block_words; block <= last; block++)

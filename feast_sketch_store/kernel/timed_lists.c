@@ -34,7 +34,8 @@ static ALWAYS_INLINE void skip(Cursor *cursor, uint32_t number) {
 static ALWAYS_INLINE int64_t read_number(Cursor *cursor, int kind) {
     if (cursor->known < PREFIX_BITS) peek(cursor);
     const uint16_t *table = cursor->code->tables + kind * PREFIXES;
-    uint32_t entry = table[cursor->bits & ((1 << SHORT_BITS) - 1)]; /* so that usually few lines of the cache are needed */
+    uint32_t entry =
+        table[cursor->bits & ((1 << SHORT_BITS) - 1)]; /* so that usually few lines of the cache are needed */
     if ((entry & 15) - 1 >= SHORT_BITS) entry = table[cursor->bits & (PREFIXES - 1)];
     uint32_t length = entry & 15, class = entry >> 4, is_whole = class < 4;
     uint32_t extra = is_whole ? 0 : (class >> 1) - 1, highest = is_whole ? class : 2 | (class & 1);
@@ -77,9 +78,9 @@ typedef struct {
 /* Reads a list from bit `bit` to bit `stop`, which is at most `num_bits`. Returns the number of items; -1 if the list
  * is damaged, -2 if there are more than `capacity`. `num_coded` receives the number of all its items if the wanted ones may
  * lack older ones, which are not there any more; else -1. `num_newer` receives how many are too young. */
-static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t capacity,
-                                           int32_t *restrict ids, int64_t *restrict ages, int64_t *num_coded,
-                                           int64_t *num_newer) {
+static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted,
+                                           int64_t capacity, int32_t *restrict ids, int64_t *restrict ages,
+                                           int64_t *num_coded, int64_t *num_newer) {
     int64_t count = 0, age = -1;
     Cursor cursor = {.code = code, .bit = bit};
     *num_coded = -1;
@@ -114,19 +115,19 @@ static ALWAYS_INLINE int64_t read_items_of(const ListCode *code, uint64_t bit, u
     return count;
 }
 
-#define READ_LIST(name)                                                                                             \
-    static int64_t name(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t capacity, int32_t *ids, \
-                        int64_t *ages, int64_t *num_coded, int64_t *num_newer) {                                    \
-        return read_items_of(code, bit, stop, wanted, capacity, ids, ages, num_coded, num_newer);                       \
+#define READ_LIST(NAME, TARGET)                                                                                    \
+    TARGET static int64_t NAME(const ListCode *code, uint64_t bit, uint64_t stop, Window wanted, int64_t capacity, \
+                               int32_t *ids, int64_t *ages, int64_t *num_coded, int64_t *num_newer) {              \
+        return read_items_of(code, bit, stop, wanted, capacity, ids, ages, num_coded, num_newer);                  \
     }
 
 /* As of sets, there is a second version for processors with shifts that keep the flags. */
-READ_LIST(read_anywhere)
+READ_LIST(read_anywhere, )
 static int64_t (*read_list)(const ListCode *, uint64_t, uint64_t, Window, int64_t, int32_t *, int64_t *, int64_t *,
                             int64_t *) = read_anywhere;
 
 #if defined(__x86_64__)
-__attribute__((target("bmi,bmi2"))) READ_LIST(read_bmi2)
+READ_LIST(read_bmi2, __attribute__((target("bmi,bmi2"))))
 
 void kernel_choose_list_decoder(void) {
     __builtin_cpu_init();
@@ -225,7 +226,8 @@ int items_read(const Place *place, const Layer *layer, int64_t row, const Featur
 static int read_items(const Place *place, const Feature *feature, Arena *arena, Content *content) {
     int64_t *weights, unit = feature->unit ? feature->unit : 1;
     uint8_t *codes;
-    if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights, &codes) < 0)
+    if (read_newest(place, place->layer, place->row, feature, limit_of(place, feature), unit, arena, content, &weights,
+                    &codes) < 0)
         return FAILED;
     if (content->state == VALUE && !content->count && place->limits) content->state = EMPTY;
     content->weights = weights;
