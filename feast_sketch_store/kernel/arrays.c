@@ -335,11 +335,12 @@ READER_METHOD(csr) {
     Array indptr, cut;
     Py_ssize_t limit, kind;
     if (walk_begin(call, &walk, 0) < 0 || take(call, "nn8?1?!.", &limit, &kind, &indptr, &cut) < 0) return NULL;
-    if (limit < 1 || kind % WITH_WEIGHTS < NAMES || kind % WITH_WEIGHTS > BYTES || !reader_num_shown(walk.stack) || (indptr.data && indptr.length != walk.n + 1) ||
-        (cut.data && cut.length != walk.n))
+    if (limit < 1 || kind % WITH_WEIGHTS < NAMES || kind % WITH_WEIGHTS > BYTES || !reader_num_shown(walk.stack) ||
+        (indptr.data && indptr.length != walk.n + 1) || (cut.data && cut.length != walk.n))
         return refuse(DO_NOT_FIT);
     walk.limit = limit;
-    Csr csr = {{.kind = (int)(kind % WITH_WEIGHTS), .has_weights = kind >= WITH_WEIGHTS, .indptr = indptr.data}, cut.data, 0};
+    Csr csr = {
+        {.kind = (int)(kind % WITH_WEIGHTS), .has_weights = kind >= WITH_WEIGHTS, .indptr = indptr.data}, cut.data, 0};
     Column *column = &csr.column;
     if (indptr.data) column->indptr[0] = 0;
     int failed = walk_run(&walk, add_to_csr, &csr, STEPS_OF_A_ROW);
@@ -423,7 +424,8 @@ READER_METHOD(columns) {
     for (Py_ssize_t f = 0; f < number; f++) {
         Column *column = columns.of + f;
         if (answer) {
-            PyObject *parts = Py_BuildValue("(NNN)", buffer_give(&column->elements), buffer_give(&column->ends), buffer_give(&column->weights));
+            PyObject *parts = Py_BuildValue("(NNN)", buffer_give(&column->elements), buffer_give(&column->ends),
+                                            buffer_give(&column->weights));
             if (!parts || PyList_SetItem(answer, f, parts) < 0) Py_CLEAR(answer);
         }
         free_column(column);

@@ -14,8 +14,8 @@ READER_METHOD(attribute) {
     Py_ssize_t code_bits, is_wanted, step;
     if (take(call, "nnn8?8?1?.", &code_bits, &is_wanted, &step, &numbers, &offsets, &data) < 0) return NULL;
     Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
-    if (!feature || !(feature->is_items || feature->code.tables) || code_bits < 1 || code_bits > MAX_CODE_BITS || step < 1 ||
-        (offsets.data && !offsets.length))
+    if (!feature || !(feature->is_items || feature->code.tables) || code_bits < 1 || code_bits > MAX_CODE_BITS ||
+        step < 1 || (offsets.data && !offsets.length))
         return refuse(DO_NOT_FIT);
     Attribute *attribute = &feature->attribute;
     attribute->code_bits = (int)code_bits;
@@ -32,13 +32,15 @@ READER_METHOD(attribute_codes) {
     Array table, words;
     Py_ssize_t block_items, num_codes, usual, num_bits;
     Feature *feature = self->num_features ? self->features + self->num_features - 1 : NULL;
-    if (!feature || !feature->attribute.code_bits || !feature->code.tables || feature->attribute.table) return refuse(DO_NOT_FIT);
+    if (!feature || !feature->attribute.code_bits || !feature->code.tables || feature->attribute.table)
+        return refuse(DO_NOT_FIT);
     Attribute *attribute = &feature->attribute;
     if (take(call, "2nnn8n", &table, &block_items, &num_codes, &usual, &words, &num_bits) < 0 ||
-        blocks_take(call, &attribute->blocks) < 0 || checked_take(call, &attribute->starts, 0) < 0 || take(call, ".") < 0)
+        blocks_take(call, &attribute->blocks) < 0 || checked_take(call, &attribute->starts, 0) < 0 ||
+        take(call, ".") < 0)
         return NULL;
-    if (table.length != 1 << PREFIX_BITS || block_items < 1 || num_codes < 2 || num_codes > 1 << MAX_CODE_BITS || usual < 0 ||
-        usual >= num_codes || words.length < 2 || num_bits < 0 || num_bits > 64 * (words.length - 2) ||
+    if (table.length != 1 << PREFIX_BITS || block_items < 1 || num_codes < 2 || num_codes > 1 << MAX_CODE_BITS ||
+        usual < 0 || usual >= num_codes || words.length < 2 || num_bits < 0 || num_bits > 64 * (words.length - 2) ||
         attribute->starts.numbers.length != self->num_rows)
         return refuse(DO_NOT_FIT);
     attribute->block_items = block_items;
@@ -58,16 +60,19 @@ uint8_t *codes_read(int64_t row, const Attribute *attribute, int64_t first, int6
     if (row_bits_get(&attribute->starts, row, attribute->num_bits, &attribute->blocks, &bit, &stop) < 0) return NULL;
     memset(codes, attribute->usual, (size_t)count); /* also of items after the last bit */
     for (int64_t item = 0; item < first + count && bit < stop; item += attribute->block_items) {
-        uint32_t entry = attribute->table[bits_at(attribute->words, bit) & ((1 << PREFIX_BITS) - 1)], block = entry >> 4;
+        uint32_t entry = attribute->table[bits_at(attribute->words, bit) & ((1 << PREFIX_BITS) - 1)],
+                 block = entry >> 4;
         bit += entry & 15;
         if (!entry || bit > stop) return NULL;
-        for (int64_t i = item; i < item + attribute->block_items && i < first + count; i++, block /= attribute->num_codes)
+        for (int64_t i = item; i < item + attribute->block_items && i < first + count;
+             i++, block /= attribute->num_codes)
             if (i >= first) codes[i - first] = (uint8_t)(block % attribute->num_codes);
     }
     return codes;
 }
 
-int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena, Content *content) {
+int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena,
+                       Content *content) {
     const Values *values = &attribute->values;
     int64_t count = content->count;
     if (!values->length) {

@@ -122,7 +122,8 @@ static int64_t find_number(const RowReader *rows, const uint64_t *hash, Place *p
     const StaticFunction *function = &rows->function;
     uint64_t own = row_hash(hash, rows->salt), slot = start_of(own, (uint64_t)function->num_slots);
     uint64_t first = (slot >> 6) * (uint64_t)function->width;
-    if (!blocks_are_verified(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1)) return DAMAGED_INDEX;
+    if (!blocks_are_verified(&rows->function_blocks, first, first + 2 * (uint64_t)function->width - 1))
+        return DAMAGED_INDEX;
     uint64_t number = number_of(function->words, function->width, slot, own);
     int64_t low = 0, high = function->num_left;
     while (low < high) {

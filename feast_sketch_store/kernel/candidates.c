@@ -145,7 +145,9 @@ static int mark_values(void *self, Py_ssize_t i, int status, Place *place, Arena
     memset(found, 0, (size_t)wanted->number);
     if (status == FOUND) {
         wanted->num_found++;
-        if (feature_read(place, 0, &feature, arena, &content) < 0 || content_resolve(&feature->values, arena, &content) < 0) return FAILED;
+        if (feature_read(place, 0, &feature, arena, &content) < 0 ||
+            content_resolve(&feature->values, arena, &content) < 0)
+            return FAILED;
     }
     if (wanted->objects && slice_objects(wanted) < 0) return FAILED;
     if (status != FOUND || !content.count) return 0;

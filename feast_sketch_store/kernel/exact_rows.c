@@ -49,7 +49,8 @@ READER_METHOD(fenced) {
     RowReader *self = (RowReader *)call->self;
     Array delete_barriers;
     if (take(call, "1.", &delete_barriers) < 0) return NULL;
-    if (self->kind != EXACT || self->delete_barriers || delete_barriers.length != self->num_rows) return refuse(DO_NOT_FIT);
+    if (self->kind != EXACT || self->delete_barriers || delete_barriers.length != self->num_rows)
+        return refuse(DO_NOT_FIT);
     self->delete_barriers = delete_barriers.data;
     return reader_done(self, call);
 }
@@ -106,7 +107,8 @@ READER_METHOD(from_items) {
     Array states, indptr, ids, weights;
     Py_ssize_t unit;
     if (!feature || take(call, "1848n.", &states, &indptr, &ids, &weights, &unit) < 0) return NULL;
-    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != weights.length || unit < 0)
+    if (states.length != self->num_rows || indptr.length != self->num_rows + 1 || ids.length != weights.length ||
+        unit < 0)
         return refuse(DO_NOT_FIT);
     feature->unit = unit;
     feature->is_items = 1;

@@ -41,8 +41,9 @@ READER_METHOD(feature) {
     Array tag, numbers, offsets, data;
     Py_ssize_t is_collection, wire;
     if (take(call, "1nn8?8?1?.", &tag, &is_collection, &wire, &numbers, &offsets, &data) < 0) return NULL;
-    if ((self->kind != LISTED && self->kind != EXACT && self->kind != SHAPED && self->kind != NUMBERED) || wire < VARINT || wire > FIXED32 ||
-        tag.length > (Py_ssize_t)sizeof self->features->tag || (offsets.data && !offsets.length))
+    if ((self->kind != LISTED && self->kind != EXACT && self->kind != SHAPED && self->kind != NUMBERED) ||
+        wire < VARINT || wire > FIXED32 || tag.length > (Py_ssize_t)sizeof self->features->tag ||
+        (offsets.data && !offsets.length))
         return refuse(DO_NOT_FIT);
     size_t size = sizeof(Feature) * (size_t)(self->num_features + 1);
     Feature *features = PyMem_Realloc(self->features, size);

@@ -24,7 +24,8 @@ static const Windows *verified_windows(const Place *place, const Symbols *symbol
     for (int j = 0; j < symbols->num_hashes; j++)
         blocks_expect(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1);
     for (int j = 0; j < symbols->num_hashes; j++)
-        if (!blocks_are_verified(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1)) return NULL;
+        if (!blocks_are_verified(blocks, windows->starts[j], windows->starts[j] + (uint64_t)symbols->num_words - 1))
+            return NULL;
     return windows;
 }
 
@@ -150,7 +151,8 @@ int filter_read_bits(const Place *place, const Feature *feature, uint64_t *words
     return 0;
 }
 
-int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found) {
+int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number,
+                     uint8_t *found) {
     const uint64_t *masks;
     int state = state_read(place, feature);
     memset(found, 0, (size_t)number);

@@ -17,7 +17,9 @@ static inline int half_octaves(uint64_t count) {
 }
 
 /* The width of a gap by the level of the symbol at which it begins, and that of how many ids are left. */
-static ALWAYS_INLINE uint32_t width_of(uint8_t level, uint8_t left) { return level < left ? 0 : (uint32_t)(level - left) >> 2; }
+static ALWAYS_INLINE uint32_t width_of(uint8_t level, uint8_t left) {
+    return level < left ? 0 : (uint32_t)(level - left) >> 2;
+}
 
 static ALWAYS_INLINE uint32_t width_of_gap(const Code *code, int64_t symbol, int64_t left) {
     int64_t class = left < DIRECT_CODES ? left : DIRECT_CODES + half_octaves((uint64_t)left);

@@ -76,14 +76,14 @@ enum { UNKNOWN, BYTES, TEXT, INT32, INT64, DOUBLE, FLOAT, BOOL, NOTHING, VALUES,
 
 /* By field of a Value. Missing are maps, whose order only protobuf knows, and values with a time zone. */
 static const uint8_t kinds[] = {
-    [1] = BYTES,         [2] = TEXT,          [3] = INT32,         [4] = INT64,         [5] = DOUBLE,
-    [6] = FLOAT,         [7] = BOOL,          [8] = INT64,         [11] = LIST | BYTES, [12] = LIST | TEXT,
-    [13] = LIST | INT32, [14] = LIST | INT64, [15] = LIST | DOUBLE, [16] = LIST | FLOAT, [17] = LIST | BOOL,
-    [18] = LIST | INT64, [19] = NOTHING,      [22] = LIST | BYTES, [23] = LIST | TEXT,  [24] = LIST | INT32,
-    [25] = LIST | INT64, [26] = LIST | DOUBLE, [27] = LIST | FLOAT, [28] = LIST | BOOL,  [29] = LIST | INT64,
-    [32] = TEXT,         [33] = LIST | TEXT,  [36] = TEXT,         [37] = TEXT,         [38] = LIST | TEXT,
-    [39] = LIST | TEXT,  [40] = LIST | TEXT,  [41] = LIST | TEXT,  [42] = LIST | VALUES, [43] = LIST | VALUES,
-    [44] = TEXT,         [45] = LIST | TEXT,  [46] = LIST | TEXT,
+    [1] = BYTES,         [2] = TEXT,           [3] = INT32,          [4] = INT64,          [5] = DOUBLE,
+    [6] = FLOAT,         [7] = BOOL,           [8] = INT64,          [11] = LIST | BYTES,  [12] = LIST | TEXT,
+    [13] = LIST | INT32, [14] = LIST | INT64,  [15] = LIST | DOUBLE, [16] = LIST | FLOAT,  [17] = LIST | BOOL,
+    [18] = LIST | INT64, [19] = NOTHING,       [22] = LIST | BYTES,  [23] = LIST | TEXT,   [24] = LIST | INT32,
+    [25] = LIST | INT64, [26] = LIST | DOUBLE, [27] = LIST | FLOAT,  [28] = LIST | BOOL,   [29] = LIST | INT64,
+    [32] = TEXT,         [33] = LIST | TEXT,   [36] = TEXT,          [37] = TEXT,          [38] = LIST | TEXT,
+    [39] = LIST | TEXT,  [40] = LIST | TEXT,   [41] = LIST | TEXT,   [42] = LIST | VALUES, [43] = LIST | VALUES,
+    [44] = TEXT,         [45] = LIST | TEXT,   [46] = LIST | TEXT,
 };
 
 static int wire_of(int kind) {

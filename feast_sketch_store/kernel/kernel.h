@@ -87,12 +87,12 @@ PyObject *refuse(const char *message);
 PyObject *run(PyObject *(*body)(Call *), PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 
 /* Begins the definition of a function of the module; its body has `call`, and returns a new reference or NULL. */
-#define KERNEL_FUNCTION(NAME)                                                                        \
-    static PyObject *NAME##_body(Call *call);                                                        \
-    PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number) {       \
-        (void)module;                                                                                \
-        return run(NAME##_body, NULL, arguments, number);                                                \
-    }                                                                                                \
+#define KERNEL_FUNCTION(NAME)                                                                  \
+    static PyObject *NAME##_body(Call *call);                                                  \
+    PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number) { \
+        (void)module;                                                                          \
+        return run(NAME##_body, NULL, arguments, number);                                      \
+    }                                                                                          \
     static PyObject *NAME##_body(Call *call)
 
 /* -- MurmurHash3 x64 128 with seed 0: keys.c ----------------------------------------------------------- */
@@ -166,13 +166,15 @@ int is_utf8(const uint8_t *place, int64_t length); /* as protobuf requires of st
 
 /* -- what the module has ------------------------------------------------------------------------------ */
 
-#define EACH_KERNEL_FUNCTION(DO)                                                                     \
-    DO(possible_symbols) DO(contains) DO(touch_blocks) DO(add_facts)          \
-    DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                    \
-    DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows)                      \
-    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(write_sets)                   \
-    DO(hash_int64_key) DO(hash_key) DO(hash_message)                                                 \
+/* clang-format off */
+#define EACH_KERNEL_FUNCTION(DO)                                                                                \
+    DO(possible_symbols) DO(contains) DO(touch_blocks) DO(add_facts)                                            \
+    DO(hash_int64_keys) DO(parse_int64_keys) DO(hash_keys) DO(parse_packed_lists)                               \
+    DO(index_int64) DO(find_int64) DO(index_bytes) DO(find_bytes) DO(sort_rows)                                 \
+    DO(take_packed) DO(take_ascending) DO(row_hashes) DO(write_sets)                                            \
+    DO(hash_int64_key) DO(hash_key) DO(hash_message)                                                            \
     DO(check_blocks) DO(band_rows) DO(solve_slots) DO(look_up) DO(vectors_to_json)
+/* clang-format on */
 
 #define DECLARE(NAME) PyObject *kernel_##NAME(PyObject *module, PyObject *const *arguments, Py_ssize_t number);
 EACH_KERNEL_FUNCTION(DECLARE)

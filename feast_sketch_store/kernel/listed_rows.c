@@ -124,7 +124,8 @@ static int read_column(const Place *place, const Feature *feature, Arena *arena,
         for (int64_t i = start; i < stop; i++, begin = end) {
             if (numbers_get(&feature->elements, (uint64_t)i + 1, &end) < 0 || begin < 0 || end < begin ||
                 end > feature->num_content_bytes ||
-                (end > begin && !blocks_are_verified(&feature->content_blocks, (uint64_t)begin >> 3, (uint64_t)(end - 1) >> 3)))
+                (end > begin &&
+                 !blocks_are_verified(&feature->content_blocks, (uint64_t)begin >> 3, (uint64_t)(end - 1) >> 3)))
                 return FAILED;
             *slices++ = (Slice){feature->content + begin, end - begin};
         }

@@ -56,7 +56,8 @@ void arena_free(Arena *arena) {
 
 /* -- bytes that grow -------------------------------------------------------------------------------------------- */
 
-enum { SMALL = 1024 }; /* malloc keeps blocks of up to about this many bytes for each thread, and returns them at once */
+/* malloc keeps blocks of up to about this many bytes for each thread, and returns them at once */
+enum { SMALL = 1024 };
 
 void *buffer_extend(Buffer *buffer, size_t size) {
     if (!buffer->bytes || size > buffer->capacity - buffer->length) {

@@ -311,8 +311,8 @@ static int begin_runs(Place *place, Py_ssize_t f, Run *runs, Arena *arena, int *
         int own;
         *run = (Run){.layer = piece->layer, .feature = piece->layer->rows->features + f, .row = piece->row};
         if (begin_run(place, f, run, arena, &own) < 0) return FAILED;
-        is_replaced = place->num_pieces > 1 && run->feature->removal_states &&
-                      run->feature->removal_states[run->row] == EMPTY;
+        is_replaced =
+            place->num_pieces > 1 && run->feature->removal_states && run->feature->removal_states[run->row] == EMPTY;
         if (own > *state) *state = own;
         *most += run->count;
     }
@@ -344,7 +344,8 @@ int items_merge(Place *place, Py_ssize_t f, const Feature **feature, Arena *aren
     int32_t *values = arena_get(arena, (size_t)limit * sizeof *values), noted = 0;
     int64_t *times = arena_get(arena, (size_t)limit * sizeof *times);
     uint8_t *codes = (*feature)->attribute.is_wanted ? arena_get(arena, (size_t)limit) : NULL;
-    if (!removals || !values || !times || ((*feature)->attribute.is_wanted && !codes) || capacity >= INT32_MAX) return FAILED;
+    if (!removals || !values || !times || ((*feature)->attribute.is_wanted && !codes) || capacity >= INT32_MAX)
+        return FAILED;
     if (begin_met(&met, stack, &(*feature)->values, most, arena) < 0) return FAILED;
     for (int r = 0; r < number; r++)
         if (meet(&met, runs + r) < 0) return FAILED;

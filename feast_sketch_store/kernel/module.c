@@ -49,7 +49,8 @@ static PyMethodDef methods[] = {EACH_KERNEL_FUNCTION(ENTRY){NULL, NULL, 0, NULL}
 
 static int add_contents(PyObject *module) {
     if (add_reader(module) < 0 || kernel_add_buffers(module) < 0) return -1;
-    if (PyModule_AddStringConstant(module, "BUILT_FROM", BUILT_FROM) < 0) return -1; /* by which a build knows it again */
+    if (PyModule_AddStringConstant(module, "BUILT_FROM", BUILT_FROM) < 0)
+        return -1; /* by which a build knows it again */
     return PyModule_AddIntConstant(module, "MAX_NUM_HASHES", MAX_NUM_HASHES);
 }
 

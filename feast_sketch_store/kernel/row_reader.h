@@ -72,7 +72,8 @@ static inline uint64_t packed_get(const Packed *packed, uint64_t place) {
 /* 0, or -1 if there is no such number, or its block is damaged. */
 static inline int numbers_get(const Numbers *numbers, uint64_t place, int64_t *number) {
     uint64_t word = place * (uint64_t)numbers->packed.width >> 6;
-    if (place >= numbers->length || (numbers->packed.width && !blocks_are_verified(&numbers->blocks, word, word + 1))) return -1;
+    if (place >= numbers->length || (numbers->packed.width && !blocks_are_verified(&numbers->blocks, word, word + 1)))
+        return -1;
     *number = (int64_t)(packed_get(&numbers->packed, place) + numbers->base);
     return 0;
 }
@@ -86,7 +87,8 @@ int checked_take(Call *call, CheckedAscending *checked, int by_value);
 
 /* Whether all of it was found intact. */
 static inline int checked_is_finished(const CheckedAscending *checked) {
-    return blocks_are_finished(&checked->highs) && blocks_are_finished(&checked->lows) && blocks_are_finished(&checked->samples);
+    return blocks_are_finished(&checked->highs) && blocks_are_finished(&checked->lows) &&
+           blocks_are_finished(&checked->samples);
 }
 
 /* Whether everything from a sample to the next one is intact; with samples of zeros, the lows as well. */
@@ -159,7 +161,8 @@ uint8_t *codes_read(int64_t row, const Attribute *attribute, int64_t first, int6
 
 /* Puts the codes of items into the low bits of their times; or if one attribute is wanted, its values in place of ids. 0
  * or FAILED. */
-int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena, Content *content);
+int attribute_elements(const Attribute *attribute, const uint8_t *codes, int64_t *times, Arena *arena,
+                       Content *content);
 
 /* The rest: filtered_rows.c. The state of a feature of a row, as its shapes or a column say; FAILED if it cannot be
  * read. */
@@ -171,7 +174,8 @@ void windows_expect(RecentWindows *recent, const Symbols *symbols, const uint64_
 /* Reads a filter without visiting each id: bits of all symbols, or whether there are some symbols, -1 for none; 0 or
  * FAILED. */
 int filter_read_bits(const Place *place, const Feature *feature, uint64_t *words);
-int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number, uint8_t *found);
+int filter_read_some(const Place *place, const Feature *feature, const int32_t *symbols, Py_ssize_t number,
+                     uint8_t *found);
 
 /* -- lists and sets whose rows add up: merge.c ------------------------------------------------------------ */
 
@@ -223,22 +227,24 @@ static inline Py_ssize_t reader_num_shown(const RowReader *stack) {
 
 /* -- methods: of files above, and of the sinks in arrays.c, candidates.c and response.c; module.c has the type --- */
 
-#define EACH_READER_METHOD(DO)                                                                       \
-    DO(listed) DO(exact) DO(fenced) DO(shaped) DO(shapes) DO(numbered) DO(sets)                      \
-    DO(feature) DO(states) DO(ones) DO(from_set) DO(from_column) DO(from_digits) DO(from_rows)       \
-    DO(from_states) DO(from_filter) DO(clusters) DO(from_number) DO(from_list) DO(from_items)        \
-    DO(attribute) DO(attribute_codes) DO(removals) DO(layer) DO(limits) DO(shards)                                      \
+/* clang-format off */
+#define EACH_READER_METHOD(DO)                                                                                  \
+    DO(listed) DO(exact) DO(fenced) DO(shaped) DO(shapes) DO(numbered) DO(sets)                                 \
+    DO(feature) DO(states) DO(ones) DO(from_set) DO(from_column) DO(from_digits) DO(from_rows)                  \
+    DO(from_states) DO(from_filter) DO(clusters) DO(from_number) DO(from_list) DO(from_items)                   \
+    DO(attribute) DO(attribute_codes) DO(removals) DO(layer) DO(limits) DO(shards)                              \
     DO(rows) DO(vectors) DO(columns) DO(csr) DO(bits) DO(contains) DO(contains_values) DO(scores) DO(found)
+/* clang-format on */
 
 #define DECLARE_METHOD(NAME) PyObject *reader_##NAME(PyObject *self, PyObject *const *arguments, Py_ssize_t number);
 EACH_READER_METHOD(DECLARE_METHOD)
 
 /* As KERNEL_FUNCTION; the call has `self` as well. */
-#define READER_METHOD(NAME)                                                                          \
-    static PyObject *NAME##_body(Call *call);                                                        \
-    PyObject *reader_##NAME(PyObject *object, PyObject *const *arguments, Py_ssize_t number) {       \
-        return run(NAME##_body, object, arguments, number);                                          \
-    }                                                                                                \
+#define READER_METHOD(NAME)                                                                    \
+    static PyObject *NAME##_body(Call *call);                                                  \
+    PyObject *reader_##NAME(PyObject *object, PyObject *const *arguments, Py_ssize_t number) { \
+        return run(NAME##_body, object, arguments, number);                                    \
+    }                                                                                          \
     static PyObject *NAME##_body(Call *call)
 
 #endif

@@ -368,7 +368,7 @@ struct Place {
     uint64_t number;       /* the entity's number in a static function, without its shape */
     const int64_t *limits, *most_sealed; /* of its stack */
     int64_t since, until, limit; /* of items of lists: the oldest time, the tick that is too new, and the most items */
-    const SetOfRow *sets;  /* by number of code; NULL if the rows have none */
+    const SetOfRow *sets; /* by number of code; NULL if the rows have none */
     Py_ssize_t num_pieces; /* from the newest to the oldest; 0 if there is only this row */
     Piece *pieces;
     int is_ambiguous; /* whether the row may have several shapes of a range */
@@ -385,10 +385,10 @@ typedef struct {
     const uint64_t *hashes; /* of the entities; the one at which a read failed is `hash` */
     const uint64_t *hash;
     Py_ssize_t n;
-    const int64_t *windows;       /* of items of each entity's lists: the oldest time, and one in the first tick that is
+    const int64_t *windows; /* of items of each entity's lists: the oldest time, and one in the first tick that is
                                    * too new; NULL if `expire_before` is the oldest of all */
     int64_t expire_before, limit; /* the most items of lists */
-    int is_long;  /* whether other threads run meanwhile */
+    int is_long; /* whether other threads run meanwhile */
     int is_dated; /* whether timestamps of rows are wanted */
     int is_whole; /* whether contents live until `walk_free` */
     Arena arena;
