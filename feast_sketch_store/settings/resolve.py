@@ -262,8 +262,8 @@ def _static_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
 
 def _name_problems(table: "FeatureView", join_keys: Iterable[str]) -> Iterator[SketchStoreError]:
     """Find names that cannot be columns of one table."""
-    features = [field.name for field in table.features]
-    names = [*join_keys, *features]
+    features = [field.name for field in own_fields(table)]
+    names = list(dict.fromkeys([*join_keys, *(field.name for field in table.features)]))
     for name in names:
         lower = name.lower()
         is_own = lower in (*OWN_COLUMNS, OPERATION) or is_times_column(lower) or is_counts_column(lower)
