@@ -107,17 +107,18 @@ def _rows_of(log: RowLog, serialized_key: bytes) -> Iterator[tuple[pa.Table, str
     """The rows of an entity: each as a table, its commit, its file, and the number of its last commit."""
     found = log.read()
     files = {file.name: commit for commit in log.table_state().commits for file in commit.files}
-    for part in found.parts:
-        name = getattr(part, "name", None) or getattr(getattr(part, "rows", None), "name", None)
-        if name in files:
-            first, last = files[name].first, files[name].through
-        else:
-            first = last = getattr(part, "number", -1)
-        commit = str(last) if first in (last, -1) else f"{first}-{last}"
-        for batch in part.batches():
-            own = batch.filter(pc.equal(batch[ENTITY_KEY], pa.scalar(serialized_key, pa.large_binary())))
-            for index in range(len(own)):
-                yield own.slice(index, 1), commit, name or "fresh/", last
+    with log.unleased(found):
+        for part in found.parts:
+            name = getattr(part, "name", None) or getattr(getattr(part, "rows", None), "name", None)
+            if name in files:
+                first, last = files[name].first, files[name].through
+            else:
+                first = last = getattr(part, "number", -1)
+            commit = str(last) if first in (last, -1) else f"{first}-{last}"
+            for batch in part.batches():
+                own = batch.filter(pc.equal(batch[ENTITY_KEY], pa.scalar(serialized_key, pa.large_binary())))
+                for index in range(len(own)):
+                    yield own.slice(index, 1), commit, name or "fresh/", last
 
 
 class _Past:

@@ -237,7 +237,7 @@ def _names_of(view: View, hashes: Sequence[bytes]) -> dict[bytes, str]:
     """The keys of entities, by their hash; the row logs have those of living entities."""
     found: dict[bytes, str] = {}
     for part in view.shards.values() if hashes else ():
-        for batch in part.row_log.read().batches([ENTITY_KEY]):
+        for batch in part.row_log.batches_of(part.row_log.read(), [ENTITY_KEY]):
             keys = batch[ENTITY_KEY].combine_chunks()
             own = hash_serialized_keys(keys)
             for entity in {*hashes} - {*found}:

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -301,12 +302,18 @@ class RowLog:
         return LogRead(Position(max(number, state.through)), files, table_version=state.version)
 
     def batches_of(self, log: LogRead, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """`LogRead.batches` of what was read here, for a process that does not keep others from sealing.
+        """`LogRead.batches` of what was read here, `unleased`."""
+        with self.unleased(log):
+            yield from log.batches(columns)
+
+    @contextmanager
+    def unleased(self, log: LogRead) -> Iterator[None]:
+        """Use the rows of what was read here in a process that does not keep others from sealing.
 
         Raises StorageError: a seal replaced the rows since and a vacuum removed them, or they were dropped.
         """
         try:
-            yield from log.batches(columns)
+            yield
         except DamagedFileError as error:
             payloads = (part.rows if isinstance(part, Commit) else part for part in log.parts)
             files = {rows.name for rows in payloads if isinstance(rows, DataFile)}

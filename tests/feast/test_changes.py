@@ -13,11 +13,12 @@ from feast.data_source import PushMode
 from feast.protos.feast.types.Value_pb2 import DoubleSet, Int64Set, Value
 from feast.types import Array, Bool, Float32, Float64, Int64, Set, String, UnixTimestamp
 
-from feast_sketch_store.errors import RowError, SettingsError
+from feast_sketch_store.errors import RowError, SettingsError, StorageError
 from feast_sketch_store.operations import entity_history as history_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.operations.versions import Mover, diff
+from feast_sketch_store.row_log import RowLog
 from tests.helpers.browser import layout
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes, user_key
@@ -190,6 +191,26 @@ class TestHistory:
         found = entity_history(store, "history", {"user_id": 2})
         assert (found.shown, found.not_written) == ({"viewed": [11, 12]}, {})
         assert found.rows[-1].values["viewed"] == [11, 12]
+
+    @for_each(
+        "ask",
+        [lambda store: diff(opened(store)), lambda store: entity_history(store, "history", {"user_id": 2})],
+    )
+    def test_rows_that_a_vacuum_removes_meanwhile_are_not_damaged(self, store, monkeypatch, ask):
+        real = RowLog.read
+
+        def read(log, *known):
+            found = real(log, *known)
+            if not known:  # not of a refresh
+                monkeypatch.undo()
+                maintenance.delete(store, "history", [{"user_id": user} for user in range(10, 30)])
+                seal(store)
+                assert opened(store).vacuum() > 0
+            return found
+
+        monkeypatch.setattr(RowLog, "read", read)
+        with pytest.raises(StorageError, match="were replaced while they were read"):
+            ask(store)
 
     def test_an_entity_without_rows(self, store):
         found = entity_history(store, "history", {"user_id": 1_000})
