@@ -33,6 +33,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"(?:<Code>|\(code: )(\w{1,60})(?:</Code>|\))")
 _OF_DENIAL = re.compile(r"status code: 40[13]|(?:<Code>|\(code: )(?:AccessDenied|ExpiredToken)\b")
 _CODE_OF_CLOCK = re.compile(r"RequestTimeTooSkewed|Request date header too old")
+_OF_REGION = re.compile(r"BareRedirect|<Code>(AuthorizationHeaderMalformed|PermanentRedirect)</Code>")
 _CODE_OF_NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
 _PROFILES = "AWS_PROFILE and the files of `aws configure` are not read."
 _BY_PROXY = " through the proxy"
@@ -237,7 +238,14 @@ class Objects:
             return True
         # The answer to a first try may have been lost.
         found = self._refused(key)
-        return found is not None and found.write_id == write_id
+        if found is not None and found.write_id == write_id:
+            return True
+        if known is None:  # there was no condition that did not hold
+            raise UncertainWriteError(
+                f"{self.where(key)}: the object store refuses to overwrite it; remove the bucket's rule that "
+                "keeps objects from being changed, if it has one, and try again"
+            )
+        return False
 
     def _refused(self, key: str) -> ObjectInfo | None:
         """Metadata of an object that a put was refused for: it may be of a first try of the same put."""
@@ -262,7 +270,7 @@ class Objects:
 
     def now(self) -> float:
         """The time by the object store's clock, in seconds since 1970."""
-        self._put(self._probe_key, b"", "", "overwrite")
+        self.replace(self._probe_key, b"")
         now = self.read_all(self._probe_key)[0].modified_at
         self._ahead_seconds = now - time.monotonic()
         return now
@@ -317,9 +325,9 @@ class Objects:
         where = self.where(key)
         try:
             yield
-        except (AlreadyExistsError, PreconditionError):
-            raise FileExistsAlreadyError(f"{where}: another process wrote it first") from None
         except (BaseError, OSError, ValueError) as error:  # FileNotFoundError among them
+            if done == "written" and isinstance(error, AlreadyExistsError | PreconditionError):
+                raise FileExistsAlreadyError(f"{where}: another process wrote it first") from None
             is_missing = isinstance(error, FileNotFoundError)
             if _CODE_OF_NO_BUCKET.search(str(error)) or (is_missing and done in ("listed", "written")):
                 raise kind(f"{where}: there is no such bucket or container") from None
@@ -371,11 +379,15 @@ def _reason(error: Exception, server: str) -> str:
     code, status = _CODE.search(text), _STATUS.search(text)
     if _CODE_OF_CLOCK.search(text) or _OF_DENIAL.search(text):
         return _refusal(text)
+    if _OF_REGION.search(text):
+        return "the bucket is in another region; check the region and the endpoint"
     if status and status[1] == "407":
         return "the proxy demands a login; put it into proxy_url"
     if code or status:
         answer = " ".join(match[1] for match in (status, code) if match)
-        return f"the object store answers {answer}"
+        # The answer to a request for metadata cannot say why.
+        why = "; check whether the credentials have expired, and the region" if answer == "400" else ""
+        return f"the object store answers {answer}{why}"
     for pattern, cause in _CAUSES:
         if found := re.search(pattern, text):
             # To an http:// endpoint, a proxy that cannot be reached fails as the endpoint would.

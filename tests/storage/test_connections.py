@@ -42,9 +42,9 @@ class Server:
                 self.send_response(status)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                self.wfile.write(b"" if self.command == "HEAD" else body)
 
-            do_CONNECT = do_GET
+            do_CONNECT = do_HEAD = do_GET
 
             def do_POST(self):
                 self.rfile.read(int(self.headers["content-length"]))
@@ -203,6 +203,8 @@ def answer(status, code):
         ({"endpoint": "http://{expired_token}"}, r"access is denied \(ExpiredToken\)"),
         ({"endpoint": "http://{clock}"}, "the clock of this machine differs"),
         ({"endpoint": "http://{bucket}"}, "there is no such bucket"),
+        ({"endpoint": "http://{elsewhere}"}, "in another region; check the region"),
+        ({"endpoint": "http://{region}"}, "in another region; check the region"),
     ],
 )
 def test_a_refusal_names_its_cause(serve, tmp_path, options, words):
@@ -217,6 +219,8 @@ def test_a_refusal_names_its_cause(serve, tmp_path, options, words):
         "expired_token": lambda: serve(**answer(400, "ExpiredToken")),
         "clock": lambda: serve(**answer(403, "RequestTimeTooSkewed")),
         "bucket": lambda: serve(**answer(404, "NoSuchBucket")),
+        "elsewhere": lambda: serve(301, b""),
+        "region": lambda: serve(**answer(400, "AuthorizationHeaderMalformed")),
     }
     places = {"silent": f"127.0.0.1:{silent.getsockname()[1]}", "path": str(expired)}
     for name, start in made.items():
@@ -226,8 +230,28 @@ def test_a_refusal_names_its_cause(serve, tmp_path, options, words):
         listed({name: value.format(**places) for name, value in options.items()})
 
 
-def test_a_refused_deletion_of_one_of_many_keys_names_its_cause(serve):
-    refused = "<Key>store/a</Key><Code>AccessDenied</Code><Message>Access Denied</Message>"
-    server = serve(body=f"<DeleteResult><Error>{refused}</Error></DeleteResult>".encode())
-    with pytest.raises(StorageError, match=r"^s3://bucket/store/a: .*access is denied \(AccessDenied\)"):
+REFUSED = "<Key>store/a</Key><Code>AccessDenied</Code><Message>Access Denied</Message>"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "words"),
+    [
+        (
+            {"body": f"<DeleteResult><Error>{REFUSED}</Error></DeleteResult>".encode()},
+            r"access is denied \(AccessDenied\)",
+        ),
+        (answer(409, "OperationAborted"), "the object store answers 409 OperationAborted"),
+    ],
+)
+def test_a_refused_deletion_names_its_cause(serve, refusal, words):
+    server = serve(**refusal)
+    with pytest.raises(StorageError, match=f"^s3://bucket/store/a: cannot be deleted: {words}"):
         open_bucket("s3://bucket/store", {**KEYS, "endpoint": server.url}).delete(["a", "b"])
+
+
+def test_a_refusal_that_cannot_say_why_names_the_usual_causes(serve):
+    server = serve(**answer(400, "ExpiredToken"))
+    with pytest.raises(
+        StorageError, match=r"a: cannot be read: .* 400; check whether the credentials have expired"
+    ):
+        open_bucket("s3://bucket/store", {**KEYS, "endpoint": server.url}).info("a")

@@ -369,3 +369,19 @@ def test_a_put_whose_next_try_is_refused_is_uncertain(monkeypatch, refused):
     with pytest.raises(UncertainWriteError):
         bucket.create("key", b"new")
     assert bucket.read("key") == b"new"
+
+
+def test_an_object_that_must_not_be_changed_is_not_called_replaced(monkeypatch):
+    """Azure answers 409 in a container of immutable blobs."""
+    bucket = Objects(MemoryStore(), "az://box", "box")
+    bucket.replace("key", b"old")
+
+    def refuse(*arguments, **options):
+        raise AlreadyExistsError("status code: 409")
+
+    monkeypatch.setattr(obstore, "put", refuse)
+    for write in (lambda: bucket.replace("key", b"new"), bucket.now):
+        with pytest.raises(
+            UncertainWriteError, match=r"^az://box/.*: the object store refuses to overwrite it"
+        ):
+            write()
