@@ -7,20 +7,21 @@
     announce   a file in each old shard sends readers, which find it at their next poll, to `view.json`
     open       `view.json` lets writers go on
 
-`vacuum` removes the old shards. A run that is killed leaves the fence. Before the switch it has changed
-nothing else; after it, old and new shards have the same rows. The next run marks this for readers, and
-starts over; or only removes the fence if it is given the current number of shards.
+`vacuum` removes the old shards. A run that is killed leaves the fence, and so may one that fails. Before the
+switch it has changed nothing else; after it, old and new shards have the same rows. The next run marks this
+for readers, and starts over; or only removes the fence if it is given the current number of shards.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from shlex import quote
 
 from feast import FeatureStore
 
 from feast_sketch_store.adapter.options import require_writer, seal_policy, settings_of
-from feast_sketch_store.errors import SettingsError, StorageError, counted
+from feast_sketch_store.errors import SettingsError, SketchStoreError, StorageError, counted
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import Position
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP
@@ -34,7 +35,7 @@ from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.shard import Shard
-from feast_sketch_store.view.shard_map import ShardMap
+from feast_sketch_store.view.shard_map import ShardMap, way_out
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import put_map, seconds_between_checks, shard_map_of
 
@@ -54,7 +55,7 @@ def reshard(
     ------
     SettingsError : the view has this many shards already, or features that this process does not know.
     StorageError : another process is sealing the view, divided its rows, or wrote to it despite the fence;
-        nothing has changed.
+        nothing has changed. Or files cannot be read or written; it says if the fence is left.
     """
     online_store, table = online_store_of(store), any_feature_view(store, view)
     require_writer(store.config)
@@ -79,7 +80,7 @@ def divide(
     former.lock_timeout_seconds = lock_timeout_seconds
     known = former.shard_map
     shard_map = known.followed_by(num_shards)
-    with former.sealing():
+    with former.sealing(), _fence_in_errors(storage, view, known):
         there = shard_map_of(storage)
         if there.settled != known:
             raise StorageError(
@@ -142,6 +143,22 @@ def divide(
     moved.close()
     former.close()
     return entities
+
+
+@contextmanager
+def _fence_in_errors(storage: Storage, view: str, known: ShardMap) -> Iterator[None]:
+    """Say in errors how to go on if they leave the fence, or may; ``known`` are the shards before."""
+    try:
+        yield
+    except SketchStoreError as error:
+        there = replace(known, moves_to="?")
+        with suppress(SketchStoreError):
+            there = shard_map_of(storage)
+        if not there.is_moving:
+            raise
+        raise StorageError(
+            f"{error}. Until the rows are divided, writes may be refused: {way_out(view, there)}"
+        ) from error
 
 
 def _fill(part: Shard, moved: View) -> Position:

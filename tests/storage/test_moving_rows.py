@@ -500,6 +500,28 @@ def test_a_division_that_fills_the_disk_leaves_the_view_as_it_was(tmp_path, monk
     assert not [*tmp_path.glob("shards-*")]
 
 
+@pytest.mark.parametrize("is_switched", [False, True])
+def test_a_division_that_fails_says_how_to_remove_the_fence_that_it_leaves(place, monkeypatch, is_switched):
+    view = opened(place, 1)
+    expected = put(view, range(20), ["a"])
+
+    def fail(*_):
+        raise StorageError("the object store answers 500")
+
+    where = (SnapshotFolder, "note_move") if is_switched else (resharding, "_remove_unfinished")
+    there = 4 if is_switched else 1
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, fail)
+        patch.setattr(Shard, "draft", Shard.draft if is_switched else fail)
+        with pytest.raises(StorageError, match=rf"500.*reshard history --shards` with .*, or with {there}"):
+            divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+    with pytest.raises(ShardError, match="being divided"):
+        put(opened(place, 1), [1], ["b"])
+    divide(place.open(), replace(SETS, num_shards=there), NEVER, lambda seconds: None)
+    expected |= put(opened(place, 1), [1], ["b"], 1)
+    assert shown(opened(place, 1)) == shown(view) == expected
+
+
 def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows():
     """In a bucket; in a folder, who makes the view's file waits."""
     place = Bucket()
