@@ -2,7 +2,6 @@
 
     fresh/log                                    the log's identity: the head of a segment, nothing else
     fresh/<identity>-00000000000000000512.log    the head, and the record of commit 512
-    fresh/clock                                  holds the storage's time
 
 If two writers use one number, one is refused; it reads what the other wrote and takes the next number. Nobody
 holds a lock. These rules keep the numbers without gaps:
@@ -49,7 +48,7 @@ from feast_sketch_store.threads import in_threads
 RECORDS_KEPT_SECONDS = 600.0
 _PUT_SECONDS = RECORDS_KEPT_SECONDS / 2
 
-_ROOT, _CLOCK = OBJECT_LOG.removeprefix(FRESH_FOLDER), "clock"
+_ROOT = OBJECT_LOG.removeprefix(FRESH_FOLDER)
 _RECORD_NAME = re.compile(r"([0-9a-f]{32})-(\d{20})\.log")
 _TRIES = 1_000  # to commit while others commit
 _LONGEST_PAUSE_SECONDS = 0.5
@@ -261,7 +260,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         gone = [n for n in self._all_numbers(identity) if kept and n < kept[0]]
         candidates = [n for n in kept[:-1] if n < number]
         if candidates:
-            now = self._storage_time()
+            now = self._storage.now()
 
             def is_kept(number: int) -> bool:
                 info = self._storage.info(_name(identity, number + 1))
@@ -283,12 +282,6 @@ class ObjectWriteAheadLog(WriteAheadLog):
                 if self._record(identity, n).kind != CLOSED:
                     content = b"".join(map(bytes, _pieces(identity, n, CLOSED, b"")))
                     self._storage.replace(_name(identity, n), content)
-
-    def _storage_time(self) -> float:
-        """The current time, by the storage's clock."""
-        self._storage.replace(_CLOCK, b"")
-        info = self._storage.info(_CLOCK)
-        return info.modified_at if info else 0.0
 
 
 def _name(identity: bytes, number: int) -> str:

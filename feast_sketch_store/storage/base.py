@@ -7,6 +7,7 @@ one class. Every implementation must pass `tests/storage/contract.py`.
 Every method raises a `StorageError` that names the file when the bytes cannot be reached.
 """
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -142,6 +143,10 @@ class Storage(ABC):
 
         Their tokens may be left out.
         """
+
+    def now(self) -> float:
+        """The time by the storage's clock, in seconds since 1970. In a bucket, asking writes an object."""
+        return time.time()
 
     # -- read ----------------------------------------------------------------------------------
 

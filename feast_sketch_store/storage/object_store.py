@@ -115,6 +115,11 @@ class ObjectStorage(Storage):
     def _file_info(self, info: ObjectInfo) -> FileInfo:
         return FileInfo(self._name(info), info.size_bytes, info.token, info.modified_at)
 
+    def now(self) -> float:
+        """By the object store's clock, see `Storage.now`."""
+        self._require_writable()
+        return self._objects.now()
+
     # -- read ----------------------------------------------------------------------------------
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:

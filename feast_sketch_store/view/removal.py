@@ -5,7 +5,6 @@ files are listed until they are deleted, and nobody writes the first commit of a
 where files are being deleted, or name one of them.
 """
 
-import time
 from contextlib import ExitStack
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
@@ -69,7 +68,7 @@ def check_not_removed(storage: Storage, view: str) -> None:
     info = storage.info(REMOVAL_MARK)
     if info is None:
         return
-    if storage.supports_leases or time.time() - info.modified_at > _CUT_OFF_SECONDS:
+    if storage.supports_leases or storage.now() - info.modified_at > _CUT_OFF_SECONDS:
         with storage.lease(SEAL_LOCK) as is_ours:  # which removals hold
             if is_ours:
                 storage.delete([REMOVAL_MARK])

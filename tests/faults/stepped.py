@@ -29,7 +29,7 @@ from feast_sketch_store.storage import file_cache, names, objects
 from feast_sketch_store.storage.base import FileInfo
 from feast_sketch_store.storage.object_store import LEASE_SECONDS, ObjectStorage
 from feast_sketch_store.storage.objects import Objects
-from feast_sketch_store.view import last_known, live, live_shard, loading, removal, view, view_file
+from feast_sketch_store.view import last_known, live, live_shard, loading, view, view_file
 from tests.storage import memory
 
 STUCK_SECONDS = 60.0
@@ -37,8 +37,8 @@ STUCK_SECONDS = 60.0
 JUMP_SECONDS, JUMP_OF_A_DAY_SECONDS = 400.0, 90_000.0
 # Who use the clock, which all processes and the storage share.
 _TIMED = (
-    *(file_cache, files, last_known, live, live_shard, loading, memory, names, removal, table),
-    *(view, view_file, wal_objects),
+    *(file_cache, files, last_known, live, live_shard, loading, memory, names, table, view, view_file),
+    wal_objects,
 )
 
 

@@ -67,6 +67,9 @@ class MemoryStorage(Storage):
             if info:
                 yield info
 
+    def now(self):
+        return time.time()
+
     def read(self, name, start=0, length=None):
         with self.files.changed:
             content = self._content(name)

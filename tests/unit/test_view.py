@@ -37,6 +37,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, MOMENT, NEVER, Process, filling, items_of, put, settings_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
+from tests.storage import memory
 from tests.storage.memory import MemoryStorage, ObjectsInMemory
 
 SETTINGS = settings_of(0.01)
@@ -219,6 +220,7 @@ def test_a_drop_in_a_bucket_that_is_cut_off_brings_no_dropped_rows_back(monkeypa
 def test_nobody_begins_a_log_while_a_view_is_removed_or_in_a_bucket_just_after_a_cut_off(
     storage_type, monkeypatch
 ):
+    monkeypatch.setattr(memory, "time", Mock(time=lambda: 1_000.0))  # the clock of the storage is far behind
     storage = storage_type()
     view = open_view(storage, settings_of(1e-9), NEVER, 0.0)
     storage.replace(REMOVAL_MARK, b"")
