@@ -443,7 +443,7 @@ def encoded(name: str, feature: FeatureSample) -> EncodedFeature:
     values, rows = feature.vocabulary, feature.rows
     kind = "int64" if pa.types.is_int64(values.values.type) else "bytes"
     codec = FeatureCodec(name, f"{kind}_set_val")
-    return EncodedFeature(codec, values, _states(feature), rows.indptr, rows.ids)
+    return EncodedFeature(codec, values, _states(feature), Csr(rows.indptr, rows.ids))
 
 
 def clustered(sample: Sample, noise_ratios: Sequence[float]) -> list[Candidate]:

@@ -21,7 +21,7 @@ from feast_sketch_store.layers import LayerAnswer
 from feast_sketch_store.layers.row_reader import NO_LIMIT, Column, read_items
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.rows.encoding import NO_TIMESTAMP, TIMESTAMP
+from feast_sketch_store.rows.encoding import NO_TIMESTAMP, TIMESTAMP, EncodedFeature, never_written
 from feast_sketch_store.rows.limits import aware, impossible_moment
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.state import State
@@ -145,13 +145,12 @@ class Jagged:
 
 def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa.Array:
     """The values of a feature as an Arrow column: null without a row, and where they are missing or null."""
-    states, part = np.zeros(num_entities, np.uint8), answer.features.get(codec.feature)
+    part = answer.features.get(codec.feature)
     if part is None:
-        storage = pa.array([], codec.storage_type)
-        return codec.to_column(states, np.zeros(num_entities + 1, np.int64), storage)
+        return never_written(codec, num_entities).to_column()
+    states, csr = np.zeros(num_entities, np.uint8), Csr.placed([(answer.found, part.csr)], num_entities)
     states[answer.found] = part.states
-    storage = part.vocabulary.values.take(pa.array(part.symbols))
-    return codec.to_column(states, Csr.placed([(answer.found, part.csr)], num_entities).indptr, storage)
+    return EncodedFeature(codec, part.vocabulary, states, csr).to_column()
 
 
 # -- lists as of now or of moments ------------------------------------------------------------------------

@@ -33,7 +33,6 @@ from feast_sketch_store.rows.encoding import (
     encode_counts,
 )
 from feast_sketch_store.rows.formulas import Formula
-from feast_sketch_store.structures.base import Answer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,9 +132,9 @@ def through_sketch(
         else:
             feature, beside = _feature(dataframe, view.name, codec)
         shown = sealed.shown(feature, hashes)
-        arrow = _to_column(shown)
+        arrow = shown.to_column()
         if name in sealed.formulas:  # a score that no sealed row has is known all the same
-            arrow = pc.coalesce(arrow, _to_column(feature))
+            arrow = pc.coalesce(arrow, feature.to_column())
         result[column or name] = _as_given(arrow, None if column is None else dataframe[column].dtype)
         if beside is not None:
             counts = pa.array(shown.csr.weights)
@@ -144,12 +143,6 @@ def through_sketch(
             )
             result[beside] = lists.to_pandas().to_numpy()
     return result
-
-
-def _to_column(feature: EncodedFeature | Answer) -> pa.Array:
-    """A feature of rows in the type of its column."""
-    storage = feature.vocabulary.values.take(pa.array(feature.symbols))
-    return feature.codec.to_column(feature.states, feature.indptr, storage)
 
 
 def _as_given(values: pa.Array, dtype: object) -> Any:

@@ -30,7 +30,10 @@ class Csr:
 
     @classmethod
     def of_lengths(
-        cls, lengths: NDArray[np.integer], ids: NDArray[Any], weights: NDArray[Any] | None = None
+        cls,
+        lengths: NDArray[np.integer] | NDArray[np.bool_],
+        ids: NDArray[Any],
+        weights: NDArray[Any] | None = None,
     ) -> "Csr":
         """Rows of given lengths, int[n]."""
         return cls(bounds_of(lengths), ids, weights)

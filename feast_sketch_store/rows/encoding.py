@@ -16,12 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from feast_sketch_store import kernel
 from feast_sketch_store.errors import DamagedFileError, RowError
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
 from feast_sketch_store.rows.columns import list_lengths, optional_column
 from feast_sketch_store.rows.count_log import counts_column, counts_of_rows, with_counts
-from feast_sketch_store.rows.csr import Csr, bounds_of
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.entity_keys import (
     JOIN_KEY_TYPES,
     JoinKeys,
@@ -316,26 +315,34 @@ def _differ(ascending: NDArray[np.uint64]) -> bool:
     return bool((ascending[1:] != ascending[:-1]).all())
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen, because a frozen one takes longer to make, and reads make many
 class EncodedFeature:
-    """One feature of n rows."""
+    """One feature of n rows, of the row log or as a read shows them."""
 
     codec: FeatureCodec  # of the feature
     vocabulary: Vocabulary  # the values of the symbols
     states: NDArray[np.uint8]  # uint8[n] of codecs.MISSING, NULL, EMPTY, VALUE
-    indptr: NDArray[np.int64]  # int64[n + 1]; row ``i`` has the symbols ``symbols[indptr[i]:indptr[i + 1]]``
-    # int32[nnz], ids of the vocabulary: distinct and ascending, or, for an exact codec, as they were written.
-    # The symbols of a list are its items, newest first
-    symbols: NDArray[np.int32]
-    # int64[nnz]. For a list the stamp of each item (`rows.listing`): its time in microseconds since 1970,
-    # unless items have attributes; 0 for the values of a set to which rows append; for counts how often each
-    # value was counted; otherwise None
-    times: NDArray[np.int64] | None = None
+    # the symbols of each row, ids of the vocabulary: distinct and ascending, or, for an exact codec, as they
+    # were written; those of a list are its items, newest first. Their weights are `times`
+    csr: Csr
 
     @property
-    def csr(self) -> Csr:
-        """The symbols of each row. Their weights are the times of a list, or counts, if there are any."""
-        return Csr(self.indptr, self.symbols, self.times)
+    def indptr(self) -> NDArray[np.int64]:
+        """Where the symbols of each row begin: int64[n + 1]."""
+        return self.csr.indptr
+
+    @property
+    def symbols(self) -> NDArray[np.int32]:
+        """The symbols of all rows: int32[nnz]."""
+        return self.csr.ids
+
+    @property
+    def times(self) -> NDArray[np.int64] | None:
+        """Of rows of the row log, int64[nnz]. For a list the stamp of each item (`rows.listing`): its time in
+        microseconds since 1970, unless items have attributes; 0 for the values of a set to which rows append;
+        for counts how often each value was counted; otherwise None.
+        """
+        return self.csr.weights
 
     @property
     def size_bytes(self) -> int:
@@ -345,7 +352,12 @@ class EncodedFeature:
 
     def with_rows(self, states: NDArray[np.uint8], rows: Csr) -> "EncodedFeature":
         """A feature with the same vocabulary and other rows, given by their states and symbols."""
-        return replace(self, states=states, indptr=rows.indptr, symbols=rows.ids, times=rows.weights)
+        return EncodedFeature(self.codec, self.vocabulary, states, rows)
+
+    def to_column(self) -> pa.Array:
+        """The rows in the type of the feature's column; see `FeatureCodec.to_column`."""
+        storage = self.vocabulary.values.take(pa.array(self.symbols))
+        return self.codec.to_column(self.states, self.indptr, storage)
 
     def take(self, rows: NDArray[np.int64]) -> "EncodedFeature":
         """The rows with these numbers, in this order."""
@@ -516,7 +528,7 @@ def encode_counts(
     column, amounts = counts_of_rows(column, counts)
     feature = encode_column(column, codec, null_rows)
     order = np.lexsort((feature.symbols, feature.csr.rows))
-    return replace(feature, symbols=feature.symbols[order], times=amounts[order])
+    return replace(feature, csr=Csr(feature.indptr, feature.symbols[order], amounts[order]))
 
 
 def encode_column(
@@ -542,21 +554,19 @@ def encode_column(
         lengths = (states == VALUE).astype(np.int64)
         elements = column.drop_null()
     vocabulary, symbols = Vocabulary.by_popularity(codec.to_storage(elements))
-    indptr = bounds_of(lengths)
-    if codec.is_collection and not codec.may_repeat and not codec.is_counted:
-        indptr, symbols = kernel.distinct_per_row(indptr, symbols)
-    return EncodedFeature(codec, vocabulary, states, indptr, symbols)
+    csr = Csr.of_lengths(lengths, symbols)
+    is_set = codec.is_collection and not codec.may_repeat and not codec.is_counted
+    return EncodedFeature(codec, vocabulary, states, csr.distinct() if is_set else csr)
 
 
 def never_written(codec: FeatureCodec, num_rows: int) -> EncodedFeature:
     """A feature that is missing in ``num_rows`` rows."""
+    times = np.zeros(0, np.int64) if codec.is_weighted else None
     return EncodedFeature(
         codec,
         Vocabulary(pa.array([], codec.storage_type)),
         np.full(num_rows, MISSING, np.uint8),
-        np.zeros(num_rows + 1, np.int64),
-        np.zeros(0, np.int32),
-        np.zeros(0, np.int64) if codec.is_weighted else None,
+        Csr(np.zeros(num_rows + 1, np.int64), np.zeros(0, np.int32), times),
     )
 
 
@@ -568,11 +578,6 @@ def _joined_feature(rows: Sequence[EncodedRows], name: str) -> EncodedFeature:
     csr = Csr.stacked(
         [Csr(p.indptr, ids[p.symbols].astype(np.int32)) for ids, p in zip(new_ids, parts, strict=True)]
     )
-    return EncodedFeature(
-        codec,
-        vocabulary,
-        np.concatenate([part.states for part in parts]),
-        csr.indptr,
-        csr.ids,
-        np.concatenate(times) if times and sum(map(len, times)) == len(csr.ids) else None,
-    )
+    if times and sum(map(len, times)) == len(csr.ids):
+        csr = replace(csr, weights=np.concatenate(times))
+    return EncodedFeature(codec, vocabulary, np.concatenate([part.states for part in parts]), csr)

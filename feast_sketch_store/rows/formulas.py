@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feast_sketch_store.rows.codecs import MISSING, VALUE, FeatureCodec
-from feast_sketch_store.rows.csr import bounds_of
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, EncodedRows
 from feast_sketch_store.rows.vocabulary import Vocabulary
 
@@ -88,9 +88,8 @@ class Formula:
         distinct, ids = np.unique(multiples + 0.0, return_inverse=True)
         values = self.codec.from_numbers((distinct * self.step).astype(np.float64))
         states = np.where(rows.keys.deleted, MISSING, VALUE).astype(np.uint8)
-        indptr = bounds_of(~rows.keys.deleted)
-        symbols = ids[~rows.keys.deleted].astype(np.int32)
-        return EncodedFeature(self.codec, Vocabulary(values), states, indptr, symbols)
+        csr = Csr.of_lengths(~rows.keys.deleted, ids[~rows.keys.deleted].astype(np.int32))
+        return EncodedFeature(self.codec, Vocabulary(values), states, csr)
 
 
 def with_formulas(rows: EncodedRows, formulas: Mapping[str, Formula]) -> EncodedRows:

@@ -331,14 +331,15 @@ def _encoded(table: pa.Table, codec: FeatureCodec, nulls: Mapping[str, NDArray[n
     feature = encode_feature(table, codec, nulls)
     if codec.is_counted:
         return feature
-    if not codec.is_list:
-        return replace(feature, times=np.zeros(len(feature.symbols), np.int64))
-    times = _numbers(pc.list_flatten(table[name].combine_chunks()))
-    if len(times) != len(feature.symbols):
-        raise pa.ArrowInvalid(
-            f"feature {codec.feature!r} has {len(feature.symbols)} items, {len(times)} times"
-        )
-    return replace(feature, times=_stamps(table, codec, times))
+    times = np.zeros(len(feature.symbols), np.int64)
+    if codec.is_list:
+        times = _numbers(pc.list_flatten(table[name].combine_chunks()))
+        if len(times) != len(feature.symbols):
+            raise pa.ArrowInvalid(
+                f"feature {codec.feature!r} has {len(feature.symbols)} items, {len(times)} times"
+            )
+        times = _stamps(table, codec, times)
+    return replace(feature, csr=replace(feature.csr, weights=times))
 
 
 def _stamps(table: pa.Table, codec: FeatureCodec, times: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -381,7 +382,7 @@ def _parted(
     hidden = feature.csr.masked(is_removal)
     if feature.codec.is_counted:  # all that was counted before
         hidden = Csr(hidden.indptr, hidden.ids, np.full(len(hidden.ids), ALWAYS))
-    removed = replace(feature, codec=removed_codec(feature.codec)).with_rows(states, hidden)
+    removed = EncodedFeature(removed_codec(feature.codec), feature.vocabulary, states, hidden)
     own = np.where(removes, np.uint8(MISSING), feature.states)
     return feature.with_rows(own, feature.csr.masked(~is_removal)), removed
 

@@ -292,8 +292,6 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec]) -> EncodedR
         # Drop values that are in no list or set any more.
         used, ids = np.unique(items.ids, return_inverse=True)
         vocabulary = Vocabulary(feature.vocabulary.values.take(pa.array(used)))
-        items = Csr(items.indptr, ids.astype(np.int32), items.weights)
-        if not codec.is_weighted:
-            items = replace(items, weights=None)
-        features[name] = replace(feature, codec=codec, vocabulary=vocabulary).with_rows(states, items)
+        items = Csr(items.indptr, ids.astype(np.int32), items.weights if codec.is_weighted else None)
+        features[name] = EncodedFeature(codec, vocabulary, states, items)
     return EncodedRows(rows.keys, features)

@@ -2,8 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,8 @@ from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
 from feast_sketch_store.structures.parts import Described, Parts, prefixed
 from feast_sketch_store.structures.sizing import FactClass
+
+Answer: TypeAlias = EncodedFeature  # of the entities of a read that have rows
 
 
 def begin_unknown(rows: RowReader) -> None:
@@ -70,26 +71,6 @@ def prepare_attribute(rows: RowReader, codec: FeatureCodec, wanted: FeatureCodec
         vocabulary = attribute_vocabulary(codec, wanted.feature)
     is_wanted = wanted is not None and not wanted.times_of
     rows.attribute(listing.code_bits, is_wanted, step, *arrays_of(vocabulary))
-
-
-@dataclass(eq=False)  # not frozen, because a frozen one takes longer to make, and reads make many
-class Answer:
-    """One feature of p entities that have rows."""
-
-    codec: FeatureCodec
-    vocabulary: Vocabulary  # of the symbols
-    states: NDArray[np.uint8]  # uint8[p] of codecs.MISSING, NULL, EMPTY, VALUE
-    csr: Csr  # the symbols of each entity, with their weights if they have any
-
-    @property
-    def indptr(self) -> NDArray[np.int64]:
-        """Where the symbols of each entity begin: int64[p + 1]."""
-        return self.csr.indptr
-
-    @property
-    def symbols(self) -> NDArray[np.integer]:
-        """The symbols of all entities: int[nnz]."""
-        return self.csr.ids
 
 
 def weighted_sums(csr: Csr, weights: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from snapshot_bits import PARTS, snapshot_bytes
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.layers.row_reader import Column, Wanted, read, stack
 from feast_sketch_store.rows.codecs import VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature, EncodedRows, RowKeys
 from feast_sketch_store.rows.entity_keys import hash_int64_keys
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -65,7 +66,7 @@ def _encoded(lists: Lists) -> EncodedRows:
     codec = FeatureCodec("viewed", "int64_set_val" if is_number else "string_set_val")
     indptr, n = np.cumsum([0, *map(len, lists)]), len(lists)
     ids = ids[np.lexsort((ids, np.repeat(np.arange(n), np.diff(indptr))))]
-    feature = EncodedFeature(codec, vocabulary, np.full(n, VALUE, np.uint8), indptr, ids)
+    feature = EncodedFeature(codec, vocabulary, np.full(n, VALUE, np.uint8), Csr(indptr, ids))
     times, flags = np.full(n, EVENT), np.zeros(n, np.bool_)
     hashes = hash_int64_keys("user_id", np.arange(n))
     return EncodedRows(RowKeys(hashes, times, times, flags, flags), {"viewed": feature})

@@ -118,7 +118,7 @@ def test_lists_in_order_take_what_their_code_lengths_say():
     )
     codec = FeatureCodec("read", "int64_list_val", LIST, listing=Listing(DAY))
     values = Vocabulary(pa.array(np.arange(4)))
-    feature = EncodedFeature(codec, values, np.full(2, VALUE, np.uint8), csr.indptr, csr.ids, csr.weights)
+    feature = EncodedFeature(codec, values, np.full(2, VALUE, np.uint8), csr)
     # Gaps are 0 0 0 1 and 0 1 1 0: five are 0 and three 1, a bit each.
     assert _order_bits(feature).tolist() == [4 * (2 + 1)] * 2
 

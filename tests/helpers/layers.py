@@ -24,8 +24,8 @@ def random_hashes(rng: np.random.Generator, num_rows: int) -> NDArray[np.uint64]
 def sets_of(name: str, csr: Csr, values: pa.Array, field: str = "int64_set_val") -> EncodedFeature:
     """A feature with the sets of a CSR matrix, whose ids are those of values; rows without any are empty."""
     states = np.where(csr.lengths > 0, VALUE, EMPTY).astype(np.uint8)
-    codec = FeatureCodec(name, field)
-    return EncodedFeature(codec, Vocabulary(values), states, csr.indptr, csr.ids.astype(np.int32))
+    csr = Csr(csr.indptr, csr.ids.astype(np.int32))
+    return EncodedFeature(FeatureCodec(name, field), Vocabulary(values), states, csr)
 
 
 def rows_with(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from feast_sketch_store.layers import Cut, FeatureBudget, Goal
 from feast_sketch_store.layers.presence import MAX_TIMESTAMP_BUCKETS
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.snapshot import encode
@@ -132,7 +133,7 @@ def encoded(names, rows, times, seed):
         ids = [order(place[symbol] for symbol in symbols) for symbols in lists]
         indptr = np.concatenate(([0], np.cumsum([len(each) for each in ids], dtype=np.int64)))
         flat = np.array([number for each in ids for number in each], np.int32)
-        features[name] = EncodedFeature(codec, vocabulary, np.array(states, np.uint8), indptr, flat)
+        features[name] = EncodedFeature(codec, vocabulary, np.array(states, np.uint8), Csr(indptr, flat))
         truth[name] = (states, [[stored(codec, symbol) for symbol in symbols] for symbols in lists])
     events = rng.integers(0, times, len(rows))
     return rows_with(features.values(), hashes, events), truth

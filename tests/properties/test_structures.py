@@ -22,6 +22,7 @@ from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature, to_arrow
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -111,7 +112,7 @@ def draw_sets(rng, shape, num_values, per_row):
 def encoded(codec, indptr, values):
     distinct, ids = np.unique(values, return_inverse=True)
     states = np.where(np.diff(indptr) > 0, VALUE, EMPTY).astype(np.uint8)
-    return EncodedFeature(codec, Vocabulary(pa.array(distinct)), states, indptr, ids.astype(np.int32))
+    return EncodedFeature(codec, Vocabulary(pa.array(distinct)), states, Csr(indptr, ids.astype(np.int32)))
 
 
 def rows_of(shape):

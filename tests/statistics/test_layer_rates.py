@@ -7,6 +7,7 @@ import pytest
 
 from feast_sketch_store.layers import FeatureBudget
 from feast_sketch_store.rows.codecs import NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.sizing import FactClass, size_for_rates
@@ -36,10 +37,10 @@ def categorical(num_rows, vocabulary, seed, null_share=0.0):
     """A scalar feature of uniform symbols."""
     rng = np.random.default_rng(seed)
     states = np.where(rng.random(num_rows) < null_share, NULL, VALUE).astype(np.uint8)
-    indptr = np.concatenate(([0], np.cumsum(states == VALUE)))
-    symbols = rng.integers(0, vocabulary, indptr[-1], np.int32)
+    has_value = states == VALUE
+    csr = Csr.of_lengths(has_value, rng.integers(0, vocabulary, has_value.sum(), np.int32))
     values = Vocabulary(pa.array(np.arange(vocabulary)))
-    return EncodedFeature(FeatureCodec(f"size{seed}", "int64_val"), values, states, indptr, symbols)
+    return EncodedFeature(FeatureCodec(f"size{seed}", "int64_val"), values, states, csr)
 
 
 def filter_of(layer):

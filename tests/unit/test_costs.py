@@ -117,7 +117,7 @@ def test_sets_that_are_coded_on_trial(num_rows, num_symbols, density, with_nulls
     for number, (codec, (states, members, _)) in enumerate(zip(codecs, sets, strict=True)):
         vocabulary = Vocabulary(pa.array(np.arange(num_symbols) + 1000 * number))
         feature = CollectedFeature(codec, num_rows)
-        encoded = EncodedFeature(codec, vocabulary, states, members.indptr, members.ids)
+        encoded = EncodedFeature(codec, vocabulary, states, members)
         feature.add(np.arange(num_rows, dtype=np.int32), encoded)
         feature.finish()
         features.append((feature, None))
@@ -147,7 +147,7 @@ def test_codes_that_were_fitted_on_trial_are_those_of_the_sets(monkeypatch):
     for num_coded in (4000, 1000, 0):
         feature = CollectedFeature(codec, 4000)
         values = Vocabulary(pa.array(np.arange(len(counts))))
-        encoded = EncodedFeature(codec, values, states, members.indptr, members.ids)
+        encoded = EncodedFeature(codec, values, states, members)
         feature.add(np.arange(4000, dtype=np.int32), encoded)
         feature.finish()
         fits.clear()

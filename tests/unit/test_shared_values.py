@@ -35,7 +35,7 @@ def feature_of(name, has, first=0, value_field="int64_set_val", no_value=EMPTY):
     rows, ids = np.nonzero(has[:, used])
     csr = Csr.of_lengths(np.bincount(rows, minlength=len(has)), ids.astype(np.int32))
     states = np.where(csr.lengths > 0, VALUE, no_value).astype(np.uint8)
-    return EncodedFeature(codec, Vocabulary(storage), states, csr.indptr, csr.ids.astype(np.int32))
+    return EncodedFeature(codec, Vocabulary(storage), states, csr)
 
 
 def layer_of(features, filter_of=None):
@@ -101,15 +101,7 @@ def test_features_that_share_values_may_have_no_rows():
     features = []
     for name, has in (("b", base), ("d", dependent)):
         feature = feature_of(name, has)
-        features.append(
-            EncodedFeature(
-                feature.codec,
-                feature.vocabulary,
-                feature.states[:0],
-                feature.csr.indptr[:1],
-                feature.csr.ids[:0],
-            )
-        )
+        features.append(feature.take(np.zeros(0, np.int64)))
     rows, layer = layer_of(features)
     assert_reads_as_written(rows, layer)
     restored = SketchLayer.from_snapshot(*layer.to_snapshot())

@@ -11,6 +11,7 @@ import pytest
 from feast_sketch_store.layers import FeatureBudget, SketchLayer
 from feast_sketch_store.layers.row_reader import Wanted, stack
 from feast_sketch_store.rows.codecs import MISSING, NULL, VALUE, FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import EncodedFeature
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from tests.helpers.cases import for_each
@@ -33,10 +34,9 @@ def rows_of(num_rows, sizes, null_share=0.0, num_timestamps=1, seed=1):
         states = np.full(num_rows, VALUE, np.uint8)
         states[rng.random(num_rows) < null_share] = NULL if number % 2 else MISSING
         ids = rng.integers(0, size, int((states == VALUE).sum())).astype(np.int32)
-        indptr = np.concatenate(([0], np.cumsum(states == VALUE)))
         codec = FeatureCodec(f"s{number}", "int64_val")
         values = Vocabulary(pa.array(np.arange(size) * 7_919))
-        features.append(EncodedFeature(codec, values, states, indptr, ids))
+        features.append(EncodedFeature(codec, values, states, Csr.of_lengths(states == VALUE, ids)))
     return rows_with(features, random_hashes(rng, num_rows), rng.integers(0, num_timestamps, num_rows))
 
 

@@ -22,7 +22,7 @@ def scalar(name, num_values, share_null=0.0, seed=1):
     ids = rng.integers(0, num_values, NUM_ROWS)[has_value].astype(np.int32)
     csr = Csr.of_lengths(has_value.astype(np.int64), ids)
     values = pa.array([b"value %d" % number for number in range(num_values)], pa.large_binary())
-    return EncodedFeature(FeatureCodec(name, "string_val"), Vocabulary(values), states, csr.indptr, csr.ids)
+    return EncodedFeature(FeatureCodec(name, "string_val"), Vocabulary(values), states, csr)
 
 
 def set_of(name, num_values, size):
@@ -110,9 +110,8 @@ def test_a_filter_that_is_smaller_is_kept():
 def test_states_are_as_many_symbols_as_there_are_different_ones(states):
     whole = scalar("s", 9)
     drawn = np.random.default_rng(4).choice(np.array(states, np.uint8), NUM_ROWS)
-    ids = whole.symbols[drawn == VALUE]
-    indptr = np.concatenate(([0], np.cumsum(drawn == VALUE)))
-    feature = EncodedFeature(whole.codec, whole.vocabulary, drawn, indptr, ids)
+    csr = Csr.of_lengths(drawn == VALUE, whole.symbols[drawn == VALUE])
+    feature = EncodedFeature(whole.codec, whole.vocabulary, drawn, csr)
     column = layer_of([feature, *(scalar(f"s{n}", 9, 0, n) for n in range(20))]).features["s"]
     assert column.structure == "column"
     if VALUE in states:
