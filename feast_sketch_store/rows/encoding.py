@@ -354,6 +354,11 @@ class EncodedFeature:
         """A feature with the same vocabulary and other rows, given by their states and symbols."""
         return EncodedFeature(self.codec, self.vocabulary, states, rows)
 
+    def with_items(self, items: Csr) -> "EncodedFeature":
+        """The same rows with other symbols; a list or set that has lost all of them becomes empty."""
+        lost_all = (self.states == VALUE) & (items.lengths == 0)
+        return self.with_rows(np.where(lost_all, np.uint8(EMPTY), self.states), items)
+
     def to_column(self) -> pa.Array:
         """The rows in the type of the feature's column; see `FeatureCodec.to_column`."""
         storage = self.vocabulary.values.take(pa.array(self.symbols))
@@ -364,10 +369,9 @@ class EncodedFeature:
         return self.with_rows(self.states[rows], self.csr.take(rows))
 
     def within(self, vocabulary: Vocabulary) -> "EncodedFeature":
-        """The rows with only the values in a vocabulary; a set that loses all its values becomes empty."""
-        kept = self.csr.masked((vocabulary.find(self.vocabulary.values) >= 0)[self.symbols])
-        states = np.where((self.states == VALUE) & (kept.lengths == 0), np.uint8(EMPTY), self.states)
-        return self.with_rows(states, kept)
+        """The rows with only the values in a vocabulary; see `with_items`."""
+        is_kept = vocabulary.find(self.vocabulary.values) >= 0
+        return self.with_items(self.csr.masked(is_kept[self.symbols]))
 
 
 @dataclass(frozen=True)

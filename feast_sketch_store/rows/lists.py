@@ -237,8 +237,7 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
             else:
                 items = groups.values(feature.csr, tombstones)
             states = groups.highest(feature.states, tombstones)
-            states[(states == VALUE) & (items.lengths == 0)] = EMPTY
-            features[name] = feature.with_rows(states, items)
+            features[name] = replace(feature, states=states).with_items(items)
             if removed is not None:
                 features[removed_name(name)] = _all_removed(groups, removed, tombstones)
     return EncodedRows(keys, features)
@@ -288,10 +287,9 @@ def as_sealed(rows: EncodedRows, codecs: Mapping[str, FeatureCodec]) -> EncodedR
         if listing is not None:
             items = once_a_tick(items, listing.resolution_microseconds, listing)
             items = newest_of(items, listing.most_sealed, listing.first_stamp(NO_TIMESTAMP))
-        states = np.where((feature.states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), feature.states)
         # Drop values that are in no list or set any more.
         used, ids = np.unique(items.ids, return_inverse=True)
         vocabulary = Vocabulary(feature.vocabulary.values.take(pa.array(used)))
         items = Csr(items.indptr, ids.astype(np.int32), items.weights if codec.is_weighted else None)
-        features[name] = EncodedFeature(codec, vocabulary, states, items)
+        features[name] = replace(feature, codec=codec, vocabulary=vocabulary).with_items(items)
     return EncodedRows(rows.keys, features)

@@ -32,10 +32,9 @@ from feast_sketch_store.layers.row_reader import (
     stored_name,
 )
 from feast_sketch_store.rows import count_log, list_log
-from feast_sketch_store.rows.codecs import EMPTY, VALUE, FeatureCodec
+from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.columns import with_column
 from feast_sketch_store.rows.count_log import counts_column
-from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
     DELETED,
@@ -106,7 +105,7 @@ class AppendedRows:
                 has_items |= items.lengths > 0
             self.has_dead |= len(items.ids) < len(feature.symbols)
             self.has_dead |= removed is not None and bool(removed.states.any())
-            features[name] = feature.with_rows(_emptied(feature.states, items), items)
+            features[name] = feature.with_items(items)
         events = rows.keys.event_timestamps
         alive = ~rows.keys.deleted & (events > NO_TIMESTAMP) & (has_items | (events >= expire_before))
         self.has_dead |= not alive.all()
@@ -200,11 +199,6 @@ def _has_values(table: pa.Table, features: Iterable[str]) -> NDArray[np.bool_]:
     for name in {*features} & {*table.column_names}:
         has |= table[name].is_valid().to_numpy()
     return has
-
-
-def _emptied(states: NDArray[np.uint8], items: Csr) -> NDArray[np.uint8]:
-    """States of lists and sets, some of which may have lost all their items."""
-    return np.where((states == VALUE) & (items.lengths == 0), np.uint8(EMPTY), states)
 
 
 FoldedRows: TypeAlias = NewestRows | AppendedRows  # of a log: the rows that count
