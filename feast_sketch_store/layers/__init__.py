@@ -1,6 +1,6 @@
 """Layers: immutable answers for a set of rows, exact (unsealed) or sketched (sealed)."""
 
-from feast_sketch_store.layers.build import Cut, FeatureBudget, SketchLayerBuilder, seal
+from feast_sketch_store.layers.build import Cut, FeatureBudget, SketchLayerBuilder
 from feast_sketch_store.layers.exact import ExactLayer
 from feast_sketch_store.layers.row_reader import LayerAnswer
 from feast_sketch_store.layers.sketch import DeltaLayer, SealedRows, SketchLayer
@@ -18,5 +18,4 @@ __all__ = [
     "SketchLayer",
     "SketchLayerBuilder",
     "is_checked_where_read",
-    "seal",
 ]

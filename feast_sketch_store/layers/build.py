@@ -5,7 +5,7 @@ besides its bits in the structures.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,12 +20,9 @@ from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.layers.plan import Assignment, LayerPlan, fit_to_memory
 from feast_sketch_store.layers.presence import ListedRows, Presence, ShapedRows, StaticRows
 from feast_sketch_store.layers.sketch import SketchLayer
-from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, EncodedRows, RowKeys
-from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.spill import Spill
-from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall, Structure
 from feast_sketch_store.structures.bloom import BloomTable
@@ -34,7 +31,7 @@ from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, new_salt
 from feast_sketch_store.succinct.fingerprints import expected_twins
 
-__all__ = ["Cut", "FeatureBudget", "SketchLayerBuilder", "seal"]
+__all__ = ["Cut", "FeatureBudget", "SketchLayerBuilder"]
 
 MAX_ROWS = (1 << 31) - 1  # of one layer: places of rows are int32
 _INDEX_MARGIN_BYTES = 64
@@ -42,41 +39,16 @@ _TWINS_DEVIATIONS = 6  # standard deviations above the expected number of entiti
 _MAX_TRIES = 12  # to build structures that meet their targets; after that, sets and columns are used
 
 
-def seal(
-    keys: RowKeys,
-    batches: Iterable[tuple[NDArray[np.integer], EncodedRows]],
-    codecs: Sequence[FeatureCodec],
-    budget: FeatureBudget,
-    vocabularies: Mapping[str, Vocabulary] | None = None,
-    formulas: Mapping[str, Formula] | None = None,
-    bins: Mapping[str, Bins] | None = None,
-) -> SketchLayer:
-    """Seal rows. Reads and writes no files but a temporary one, so it may run in any thread, process or task.
+class SketchLayerBuilder:
+    """Collects rows and builds one layer of them. Reads and writes no files but a temporary one, so it may
+    run in any thread, process or task.
 
     Parameters
     ----------
     keys : of all rows, one per entity, ordered by entity hash.
-    batches : int[n], the place of each row among the keys, and n rows with all features.
     codecs : of the features.
-    budget : what the layer is sized for.
-    vocabularies : for some features, the values in the order of their ids: all values of the rows, or those
-        that a cut leaves. By default a layer numbers its own values, the most popular one first.
-    formulas : by computed feature; stored with the layer for rows that are not sealed.
-    bins : of some binned features; by default a layer makes its own.
-
-    Raises
-    ------
-    SettingsError : a feature does not fit into its memory.
-    SketchStoreError : there are more rows than `MAX_ROWS`.
-    ValueError : a row has a value outside of the given vocabulary.
-    """
-    builder = SketchLayerBuilder(keys, codecs, batches)
-    pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
-    return replace(builder.build(budget, vocabularies, bins), formulas=formulas or {})
-
-
-class SketchLayerBuilder:
-    """Collects rows and builds one layer; parameters as of `seal`. The keys of the batches are ignored.
+    batches : int[n], the place of each row among the keys, and n rows with all features, whose keys are
+        ignored.
 
     Raises SketchStoreError: there are more than `MAX_ROWS` rows.
     """
@@ -99,21 +71,23 @@ class SketchLayerBuilder:
             for name, feature in self._features.items():
                 feature.add(places.astype(np.int32), rows.features[name])
 
-    def build(
-        self,
-        budget: FeatureBudget,
-        vocabularies: Mapping[str, Vocabulary] | None = None,
-        bins: Mapping[str, Bins] | None = None,
-    ) -> SketchLayer:
+    def build(self, budget: FeatureBudget, joint: SharedVocabularies | None = None) -> SketchLayer:
         """The layer of all rows, sized for ``budget``. Call it once: it uses the rows up.
 
-        A structure that misses its target is replaced by a larger one, or by sets and columns. Parameters and
-        errors are those of `seal`.
+        A structure that misses its target is replaced by a larger one, or by sets and columns. By default a
+        layer makes its own bins, and numbers its own values, the most popular one first. What is ``joint``
+        with other layers has these of some features: all values of the rows, or those that a cut leaves.
+
+        Raises
+        ------
+        SettingsError : a feature does not fit into its memory.
+        ValueError : a row has a value outside of the given vocabulary.
         """
-        keys, features = self._keys, self._features
-        self._finish(budget, vocabularies or {}, bins or {})
+        pa.default_memory_pool().release_unused()  # free what reading used, before tables are allocated
+        keys, features, joint = self._keys, self._features, joint or SharedVocabularies()
+        self._finish(budget, joint)
         budget, too_large = self._within_limits(budget)
-        plan = LayerPlan(keys, features, self._within_memory(budget, vocabularies or {}))
+        plan = LayerPlan(keys, features, self._within_memory(budget, joint.vocabularies))
         presence, structures, assignment = self._presence_and_structures(plan)
         failed = {name: offer.failed for name, offer in assignment.offers.items() if offer.failed}
         return SketchLayer(
@@ -126,11 +100,9 @@ class SketchLayerBuilder:
             failed_over={**too_large, **failed},
         )
 
-    def _finish(
-        self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary], bins: Mapping[str, Bins]
-    ) -> None:
+    def _finish(self, budget: FeatureBudget, joint: SharedVocabularies) -> None:
         for name, feature in self._features.items():
-            feature.finish(budget.cuts.get(name), vocabularies.get(name), bins.get(name))
+            feature.finish(budget.cuts.get(name), joint.vocabularies.get(name), joint.bins.get(name))
 
     def _within_limits(self, budget: FeatureBudget) -> tuple[FeatureBudget, dict[str, str]]:
         """The budget without limits. Features beyond theirs are kept in sets and columns; of those for which
@@ -147,12 +119,14 @@ class SketchLayerBuilder:
 
         Call it in place of `build`. Raises SettingsError: not even one value fits.
         """
-        self._finish(budget, joint.vocabularies, joint.bins)
-        self._within_memory(budget, {})
+        self._finish(budget, joint)
+        self._within_memory(budget, ())
         return {name: len(self._features[name].vocabulary) for name in budget.with_memory}
 
-    def _within_memory(self, budget: FeatureBudget, vocabularies: Mapping[str, Vocabulary]) -> FeatureBudget:
-        """The budget without vocabularies and indexes; cuts features that exceed their memory."""
+    def _within_memory(self, budget: FeatureBudget, given: Collection[str]) -> FeatureBudget:
+        """The budget without vocabularies and indexes; cuts features that exceed their memory, except those
+        whose values are given.
+        """
         if not len(self._keys):  # the share of a shard without rows is no memory at all
             return budget
         targets = dict(budget.targets)
@@ -162,7 +136,7 @@ class SketchLayerBuilder:
             twins = expected_twins(len(self._keys), budget.presence_error_rate)
             list_bytes += _INDEX_MARGIN_BYTES + 8 * _TWINS_DEVIATIONS * math.sqrt(2 * twins)
         for name, goal in budget.with_memory.items():
-            feature, may_cut = self._features[name], name not in vocabularies
+            feature, may_cut = self._features[name], name not in given
             targets[name] = fit_to_memory(feature, goal, list_bytes, budget.share, may_cut=may_cut)
         return replace(budget, targets=targets)
 

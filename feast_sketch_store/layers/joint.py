@@ -88,8 +88,8 @@ class SharedVocabularies:
 
     # by feature. A scalar with so many values that it becomes a column is missing, because its values have no
     # ids
-    vocabularies: Mapping[str, Vocabulary]
-    lists_rows: bool  # whether each layer has to list its rows
+    vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)
+    lists_rows: bool = False  # whether each layer has to list its rows
     num_rows: int = 0  # of all layers together; 0 if not known
     bins: Mapping[str, Bins] = field(default_factory=dict)  # by binned feature
     # by feature that was cut to its memory, how many values are left

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from feast_sketch_store.errors import SettingsError, SketchStoreError
-from feast_sketch_store.layers import DeltaLayer, SketchLayer, seal
+from feast_sketch_store.layers import DeltaLayer, SketchLayer, SketchLayerBuilder
 from feast_sketch_store.layers.build import MAX_ROWS
 from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.codecs import CATEGORICAL, FeatureCodec
@@ -73,25 +73,27 @@ def fold(
     elif settings.computed:
         formulas = weighted_formulas(settings, known or {})
         formulas = stepped(formulas, settings, [ranges_of(rows, settings, formulas)])
-    budget, codecs = settings.budget, settings.stored_codecs
+    budget = settings.budget
     if joint is not None:
-        budget = joint.budget_of(budget, codecs, len(rows))
+        budget = joint.budget_of(budget, settings.stored_codecs, len(rows))
     with view_named_in_errors(settings.view):
-        layer = seal(
-            rows.keys,
-            computed_rows(rows.encoded(codecs), formulas),
-            [*map(as_stored, codecs)],
-            budget,
-            joint.vocabularies if joint else None,
-            formulas=formulas,
-            bins=joint.bins if joint else None,
-        )
+        layer = builder_of(rows, settings, formulas).build(budget, joint)
     warn_of_exact(settings.view, layer.failed_over)
+    layer = replace(layer, formulas=formulas)
     if settings.semantics == REPLACE:
         return layer
     since = rows.expire_before
     complete_since = max(since, complete_since)
     return replace(layer, semantics=settings.semantics, since=since, complete_since=complete_since)
+
+
+def builder_of(
+    rows: FoldedRows, settings: ViewSettings, formulas: Mapping[str, Formula]
+) -> SketchLayerBuilder:
+    """A builder with rows, and what formulas compute of them."""
+    codecs = settings.stored_codecs
+    encoded = computed_rows(rows.encoded(codecs), formulas)
+    return SketchLayerBuilder(rows.keys, [*map(as_stored, codecs)], encoded)
 
 
 @contextmanager
@@ -151,8 +153,8 @@ def fold_delta(
 
     budget = replace(settings.budget, cuts={})
     keys = rows.keys.take(np.flatnonzero(is_row))
-    layer = seal(keys, alive(), [*map(as_stored, settings.stored_codecs)], budget)
-    return layer, rows.keys.take(np.flatnonzero(is_listed))
+    builder = SketchLayerBuilder(keys, [*map(as_stored, settings.stored_codecs)], alive())
+    return builder.build(budget), rows.keys.take(np.flatnonzero(is_listed))
 
 
 # -- formulas ------------------------------------------------------------------------------------------

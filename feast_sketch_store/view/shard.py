@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, SketchStoreError, StorageError
-from feast_sketch_store.layers import SealedRows, SketchLayer, SketchLayerBuilder
+from feast_sketch_store.layers import SealedRows, SketchLayer
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies, count_rows
 from feast_sketch_store.row_log import START, LogRead, Position
 from feast_sketch_store.row_log.data_file import StagedFile
@@ -30,6 +30,7 @@ from feast_sketch_store.storage.names import kept_name
 from feast_sketch_store.view.folding import (
     Ranges,
     as_stored,
+    builder_of,
     computed_rows,
     fold,
     fold_delta,
@@ -352,8 +353,7 @@ class Shard(LiveShard):
         within it.
         """
         rows, codecs = self.rows_of(log), self.settings.stored_codecs
-        encoded = computed_rows(rows.encoded(codecs), joint.formulas)
-        builder = SketchLayerBuilder(rows.keys, [*map(as_stored, codecs)], encoded)
+        builder = builder_of(rows, self.settings, joint.formulas)
         budget = joint.budget_of(self.settings.budget, codecs, len(rows))
         with view_named_in_errors(self.settings.view):
             return builder.values_within_memory(budget, joint)

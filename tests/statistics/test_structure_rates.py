@@ -8,6 +8,7 @@ import pytest
 
 from feast_sketch_store.layers import FeatureBudget, Goal
 from feast_sketch_store.layers.build import SketchLayerBuilder
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import Popularity, set_bits
@@ -93,7 +94,8 @@ def test_a_part_of_a_view_of_few_rows_keeps_its_target(monkeypatch, num_rows, ra
         rows = rows_with([viewed], hashes)
         builder = SketchLayerBuilder(rows.keys, [viewed.codec], [(np.arange(num_rows), rows)])
         goal = Goal("error_rate", rate, "weighted_bloom")
-        layer = builder.build(FeatureBudget(1e-5, {"viewed": goal}), {"viewed": values})
+        joint = SharedVocabularies({"viewed": values})
+        layer = builder.build(FeatureBudget(1e-5, {"viewed": goal}), joint)
         answer = layer.read(hashes, ["viewed"]).features["viewed"]
         num_false = len(answer.symbols) - len(symbols)
         rates.append(num_false / (num_rows * (len(values) - per_row)))

@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from feast_sketch_store.errors import SettingsError
-from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, seal
+from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer, SketchLayerBuilder
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.structures import sizing
@@ -109,8 +110,8 @@ def sealed_with(rows, num_bytes, structure, given):
     """The layer of some of the rows, with a numbering of the values that other layers have, too."""
     goal = Goal("memory", num_bytes, structure)
     budget = FeatureBudget(1e-5, {"viewed": goal, "country": 1e-5})
-    batches = [(np.arange(NUM_ROWS), rows)]
-    layer = seal(rows.keys, batches, [VIEWED, COUNTRY], budget, {"viewed": given})
+    builder = SketchLayerBuilder(rows.keys, [VIEWED, COUNTRY], [(np.arange(NUM_ROWS), rows)])
+    layer = builder.build(budget, SharedVocabularies({"viewed": given}))
     assert not layer.failed_over
     return SketchLayer.from_snapshot(*layer.to_snapshot())
 

@@ -1,10 +1,12 @@
 """Points of scores: bytes are those of a seal, and AUCs those of a model that reads them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, seal
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayerBuilder
 from feast_sketch_store.layers.sketch import SketchLayer
 from feast_sketch_store.planning.curves import SETS, sets
 from feast_sketch_store.planning.labels import Labels
@@ -74,7 +76,8 @@ def sealed(sample, candidate):
     }
     budget = FeatureBudget(PRESENCE, goals, cuts=cuts)
     codecs = [feature.codec for feature in rows.features.values()]
-    layer = seal(rows.keys, [(np.arange(len(rows)), rows)], codecs, budget, formulas=formulas)
+    layer = SketchLayerBuilder(rows.keys, codecs, [(np.arange(len(rows)), rows)]).build(budget)
+    layer = replace(layer, formulas=formulas)
     return SketchLayer.from_snapshot(*layer.to_snapshot())
 
 

@@ -10,7 +10,8 @@ import pytest
 from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.errors import SketchStoreError
-from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, seal
+from feast_sketch_store.layers import Cut, FeatureBudget, Goal, SketchLayer, SketchLayerBuilder
+from feast_sketch_store.layers.joint import SharedVocabularies
 from feast_sketch_store.rows import spill
 from feast_sketch_store.rows.codecs import EMPTY, EXACT, VALUE, FeatureCodec
 from feast_sketch_store.rows.vocabulary import Vocabulary
@@ -46,6 +47,11 @@ def rows(make_rows):
     return make_rows([(user, v, user) for user, v in values.items()], [VIEWED, PRICE])
 
 
+def seal(rows, codecs, budget, given=None):
+    joint = None if given is None else SharedVocabularies(given)
+    return SketchLayerBuilder(rows.keys, codecs, batches_of(rows)).build(budget, joint)
+
+
 def batches_of(rows):
     """The rows in parts, which do not come in order."""
     order = np.random.default_rng(1).permutation(len(rows))
@@ -69,7 +75,7 @@ def written(rows):
 def test_it_runs_in_any_thread_or_task(rows, structure):
     """What goes in and what comes out can be sent, and tells a layer whole."""
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure], "price": 0.01})
-    arguments = rows.keys, batches_of(rows), [VIEWED, PRICE], budget
+    arguments = rows, [VIEWED, PRICE], budget
     here = seal(*arguments)
     with ThreadPoolExecutor(1) as pool:
         layer = pool.submit(seal, *pickle.loads(pickle.dumps(arguments))).result()
@@ -106,7 +112,7 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
     given = {name: Vocabulary(pa.array(np.arange(41)[::-1])) for name in names} if is_given else None
     budget = FeatureBudget(1e-9, dict.fromkeys(names, goal))
     monkeypatch.setattr(set_columns, "_FIT_ROWS", 20)
-    description, whole = seal(rows.keys, batches_of(rows), codecs, budget, given).to_snapshot()
+    description, whole = seal(rows, codecs, budget, given).to_snapshot()
     blocks = []
     real = OrderedRows.blocks
     monkeypatch.setattr(
@@ -115,7 +121,7 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
     monkeypatch.setattr(feature_rows, "BLOCK_FACTS", 100)
     for memory_bytes in (0, 1_000, 10**6):
         monkeypatch.setattr(spill, "MEMORY_BYTES", memory_bytes)
-        own, parts = seal(rows.keys, batches_of(rows), codecs, budget, given).to_snapshot()
+        own, parts = seal(rows, codecs, budget, given).to_snapshot()
         assert own == description
         for name, array in whole.items():
             assert array.tobytes() == parts[name].tobytes()
@@ -136,7 +142,7 @@ def test_a_layer_is_the_same_however_many_rows_are_in_memory(make_rows, monkeypa
 )
 def test_a_filter_with_too_many_values_becomes_sets(rows, goal, limit, structure, is_told):
     budget = FeatureBudget(1e-9, {"viewed": goal}, max_vocabulary={"viewed": limit})
-    sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget)
+    sealed = seal(rows, [VIEWED], budget)
     layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     assert layer.features["viewed"].structure == structure
     assert sealed.failed_over.keys() == ({"viewed"} if is_told else set())
@@ -148,7 +154,7 @@ def test_a_filter_with_too_many_values_becomes_sets(rows, goal, limit, structure
 def test_the_limit_counts_the_values_that_a_cut_leaves(rows):
     goal, cuts = Goal("error_rate", 1e-9, "bloom"), {"viewed": Cut(top=5)}
     budget = FeatureBudget(1e-9, {"viewed": goal}, cuts=cuts, max_vocabulary={"viewed": 5})
-    sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget)
+    sealed = seal(rows, [VIEWED], budget)
     layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     assert layer.features["viewed"].structure == "bloom"
 
@@ -166,7 +172,7 @@ def test_a_scalar_with_too_many_values_becomes_a_column(make_rows):
     for limit, structures in ((9, ["bloom", "bloom"]), (8, ["bloom", "column"])):
         targets = {"viewed": Goal("error_rate", 1e-3, "bloom"), "city": 1e-5}
         budget = FeatureBudget(1e-9, targets, max_vocabulary={"viewed": limit, "city": limit})
-        sealed = seal(rows.keys, batches_of(rows), [VIEWED, city], budget)
+        sealed = seal(rows, [VIEWED, city], budget)
         layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
         assert [layer.features[name].structure for name in ("viewed", "city")] == structures
         assert sealed.failed_over == {}
@@ -174,7 +180,7 @@ def test_a_scalar_with_too_many_values_becomes_a_column(make_rows):
 
 def test_it_tells_what_is_not_kept_as_it_is_wanted(rows):
     budget = FeatureBudget(1e-9, {"viewed": Goal("noise_ratio", 1e-40, "weighted_bloom"), "price": 0.01})
-    sealed = seal(rows.keys, batches_of(rows), [VIEWED, PRICE], budget)
+    sealed = seal(rows, [VIEWED, PRICE], budget)
     assert sealed.failed_over == {"viewed": "no filter keeps a noise_ratio of 1e-40"}
 
 
@@ -185,7 +191,7 @@ def test_ids_are_those_of_a_vocabulary_that_is_given(rows, structure, beside):
     given = Vocabulary(pa.array(np.random.default_rng(2).permutation(np.arange(-5, 25))))
     codecs = [VIEWED, *beside]
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure], "price": 0.01})
-    sealed = seal(rows.keys, batches_of(rows), codecs, budget, {"viewed": given})
+    sealed = seal(rows, codecs, budget, {"viewed": given})
     layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     feature = layer.features["viewed"]
     assert feature.vocabulary.values.equals(given.values)
@@ -203,7 +209,7 @@ def _only_viewed(rows):
 def test_a_value_outside_of_the_vocabulary_is_refused(rows, structure):
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure]})
     with pytest.raises(ValueError, match="'viewed' has 2 values outside of the given vocabulary"):
-        seal(rows.keys, batches_of(rows), [VIEWED], budget, {"viewed": Vocabulary(pa.array(np.arange(18)))})
+        seal(rows, [VIEWED], budget, {"viewed": Vocabulary(pa.array(np.arange(18)))})
 
 
 @STRUCTURES
@@ -211,7 +217,7 @@ def test_a_cut_keeps_the_vocabulary_that_is_given(rows, structure):
     """What another layer of the view has cut is cut here, however frequent it is in these rows."""
     given = Vocabulary(pa.array([19, 4, 100]))
     budget = FeatureBudget(1e-9, {"viewed": GOALS[structure]}, cuts={"viewed": Cut(top=1)})
-    sealed = seal(rows.keys, batches_of(rows), [VIEWED], budget, {"viewed": given})
+    sealed = seal(rows, [VIEWED], budget, {"viewed": given})
     layer = SketchLayer.from_snapshot(*sealed.to_snapshot())
     kept = [items & {19, 4, 100} for items in written(rows)]
     assert items_of(layer, rows) == kept
@@ -224,7 +230,7 @@ def test_a_cut_keeps_the_vocabulary_that_is_given(rows, structure):
 def test_more_rows_than_places_can_tell_apart_are_refused(rows, monkeypatch):
     monkeypatch.setattr("feast_sketch_store.layers.build.MAX_ROWS", NUM_USERS)
     budget = FeatureBudget(1e-9, {"viewed": GOALS["sets"]})
-    seal(rows.keys, batches_of(rows), [VIEWED, PRICE], budget)
+    seal(rows, [VIEWED, PRICE], budget)
     monkeypatch.setattr("feast_sketch_store.layers.build.MAX_ROWS", NUM_USERS - 1)
     with pytest.raises(SketchStoreError, match="300 entities have rows, and a seal takes at most 299"):
-        seal(rows.keys, [], [VIEWED, PRICE], budget)
+        seal(rows, [VIEWED, PRICE], budget)
