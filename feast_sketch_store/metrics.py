@@ -27,6 +27,7 @@ _logger = logging.getLogger(__name__)
 _FLUSH_SECONDS = 0.1  # reads in this time are counted together: a counter in a file takes 1 us
 
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
+_METHODS = {COUNTER: "inc", GAUGE: "set", HISTOGRAM: "observe"}  # of prometheus_client, by kind
 _REASONS = (
     *("DamagedFileError", "FormatVersionError", "GateError", "RowError", "ShardError", "StorageError"),
     *("UncertainWriteError", "UnsupportedFeatureError"),
@@ -133,28 +134,16 @@ def is_loaded() -> bool:
     return hasattr(sys.modules.get("prometheus_client"), "Gauge")
 
 
-def add(metric: Metric, labels: tuple[str, ...], amount: float = 1.0) -> None:
-    """Add to a counter."""
-    _record(metric, labels, "inc", amount)
+def record(metric: Metric, labels: tuple[str, ...], value: Any = 1.0) -> None:
+    """Add to a counter, set a gauge, or add amounts to a histogram, which without amounts is created.
 
-
-def put(metric: Metric, labels: tuple[str, ...], value: float) -> None:
-    """Set a gauge."""
-    _record(metric, labels, "set", value)
-
-
-def observe(metric: Metric, labels: tuple[str, ...], amounts: Sequence[float]) -> None:
-    """Add amounts to a histogram; without amounts, create it."""
-    _record(metric, labels, "observe", amounts)
-
-
-def _record(metric: Metric, labels: tuple[str, ...], how: str, value: Any) -> None:
-    """Call a method of a metric. Reads and writes go on whatever that raises."""
+    Reads and writes go on whatever that raises.
+    """
     if not is_loaded():
         return
     try:
         with _lock:
-            getattr(_child(metric, labels), how)(value)
+            getattr(_child(metric, labels), _METHODS[metric.kind])(value)
     except Exception as error:  # an OSError; and after one in a fork, others, as its files are None
         _warn(getattr(error, "strerror", None) or repr(error))
 
@@ -262,13 +251,9 @@ class ViewMetrics:
         project, _, view = location.rstrip("/").rpartition("/")
         return cls(project.rpartition("/")[2], view)
 
-    def add(self, metric: Metric, amount: float = 1.0) -> None:
-        """Add to a counter."""
-        add(metric, self.labels, amount)
-
-    def put(self, metric: Metric, value: float) -> None:
-        """Set a gauge."""
-        put(metric, self.labels, value)
+    def record(self, metric: Metric, value: float = 1.0) -> None:
+        """Add to a counter, or set a gauge."""
+        record(metric, self.labels, value)
 
     def _begin(self) -> None:
         """Start counters at 0, because Prometheus sees no increase in a counter that starts at 1. A shard
@@ -277,13 +262,13 @@ class ViewMetrics:
         if not self._has_begun and is_loaded():
             self._has_begun = True
             for metric in _OF_SHARDS:
-                self.add(metric, 0)
+                self.record(metric, 0)
             of_view = (*self.labels[:2], "")
             for metric in _OF_VIEWS:
-                add(metric, of_view, 0)
-            observe(READ_SECONDS, of_view, ())
+                record(metric, of_view, 0)
+            record(READ_SECONDS, of_view, ())
             for reason in _REASONS:
-                add(REFUSED_COMMITS, (*of_view, reason), 0)
+                record(REFUSED_COMMITS, (*of_view, reason), 0)
 
     # -- reads, which must not get slower ----------------------------------------------------
 
@@ -309,10 +294,10 @@ class ViewMetrics:
                 break
         if taken:
             entities, found, seconds = zip(*taken, strict=True)
-            self.add(READS, len(taken))
-            self.add(ENTITIES_READ, sum(entities))
-            self.add(ABSENT_ENTITIES, sum(entities) - sum(found))
-            observe(READ_SECONDS, self.labels, [each for each in seconds if each is not None])
+            self.record(READS, len(taken))
+            self.record(ENTITIES_READ, sum(entities))
+            self.record(ABSENT_ENTITIES, sum(entities) - sum(found))
+            record(READ_SECONDS, self.labels, [each for each in seconds if each is not None])
 
     def forget(self) -> None:
         """Reset in a forked child, which must not count the parent's reads again."""
@@ -323,49 +308,49 @@ class ViewMetrics:
     def polled(self, is_answered: bool, seconds: float = 0.0) -> None:
         """Record the end of a poll of the storage, which took so long."""
         self._begin()
-        self.put(STALE, not is_answered)
+        self.record(STALE, not is_answered)
         if is_answered:
-            self.put(LAST_POLL, time.time() - seconds)
+            self.record(LAST_POLL, time.time() - seconds)
         else:
-            self.add(REFRESH_FAILURES)
+            self.record(REFRESH_FAILURES)
 
     def serves(self, unsealed_rows: int, unsealed_bytes: int, lag_commits: int, is_pinned: bool) -> None:
         """Record what the process serves now."""
-        self.put(UNSEALED_ROWS, unsealed_rows)
-        self.put(UNSEALED_BYTES, unsealed_bytes)
-        self.put(LAG_COMMITS, lag_commits)
-        self.put(PINNED, is_pinned)
+        self.record(UNSEALED_ROWS, unsealed_rows)
+        self.record(UNSEALED_BYTES, unsealed_bytes)
+        self.record(LAG_COMMITS, lag_commits)
+        self.record(PINNED, is_pinned)
 
     def opened(self, version: int, published_at: float, expected: Mapping[str, float]) -> None:
         """Record that the process serves another snapshot; rates are by feature."""
-        self.put(SNAPSHOT_VERSION, version)
-        self.put(SNAPSHOT_TIMESTAMP, published_at)
+        self.record(SNAPSHOT_VERSION, version)
+        self.record(SNAPSHOT_TIMESTAMP, published_at)
         for feature, rate in expected.items():
-            put(EXPECTED_RATE, (*self.labels, feature), rate)
+            record(EXPECTED_RATE, (*self.labels, feature), rate)
 
     def sampled(self, rates: Mapping[str, float]) -> None:
         """Record the measured error rates of features."""
         for feature, rate in rates.items():
-            put(SAMPLED_RATE, (*self.labels, feature), rate)
+            record(SAMPLED_RATE, (*self.labels, feature), rate)
 
     # -- writes and seals ----------------------------------------------------------------------
 
     def committed(self) -> None:
         """Record a commit."""
         self._begin()
-        self.add(COMMITS)
+        self.record(COMMITS)
 
     def refused(self, error: BaseException, num_batches: int = 1) -> None:
         """Record batches that were refused or could not be written."""
         self._begin()
-        add(REFUSED_COMMITS, (*self.labels, type(error).__name__), num_batches)
+        record(REFUSED_COMMITS, (*self.labels, type(error).__name__), num_batches)
 
     def sealed(self, seconds: float, is_published: bool) -> None:
         """Record the end of a seal."""
         self._begin()
-        self.add(SEAL_SECONDS, seconds)
+        self.record(SEAL_SECONDS, seconds)
         if is_published:
-            self.add(SEALS)
-            self.put(LAST_SEAL, time.time())
+            self.record(SEALS)
+            self.record(LAST_SEAL, time.time())
         else:
-            self.add(SEAL_FAILURES)
+            self.record(SEAL_FAILURES)

@@ -209,7 +209,7 @@ class BackingStore:
             with self._telling(f"feature view {lookup.table.name!r}", "could not be read"):
                 yield
         except StorageError:
-            lookup.metrics.add(BACKING_FAILURES)
+            lookup.metrics.record(BACKING_FAILURES)
             raise
 
     @contextmanager
@@ -425,7 +425,7 @@ def filled(
     asked = {entity_hash: position for position, entity_hash in hashes.items()}
     if not asked:
         return rows
-    metrics.add(BACKING_LOOKUPS, len(asked))
+    metrics.record(BACKING_LOOKUPS, len(asked))
     keys = [key_of(position) for position in asked.values()]
     found = yield Lookup(table, keys, [codec.feature for codec in codecs], metrics)
     theirs = {} if found is None else dict(zip(asked, found, strict=True))
@@ -433,7 +433,7 @@ def filled(
         of_other = theirs.get(hashes[position], (None, None))
         num_lost, rows[position] = _fill(rows[position], names, of_other)
         if num_lost and theirs:
-            metrics.add(BACKING_LOST, num_lost)
+            metrics.record(BACKING_LOST, num_lost)
     return rows
 
 

@@ -197,7 +197,7 @@ class Objects:
                 return None
 
     def _fetched(self, content: bytes) -> bytes:
-        metrics.add(metrics.FETCHED_BYTES, (self.location,), len(content))
+        metrics.record(metrics.FETCHED_BYTES, (self.location,), len(content))
         return content
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
@@ -321,7 +321,7 @@ class Objects:
                 "read or write"
             )
         self._used_by = os.getpid()
-        metrics.add(metrics.REQUESTS, (self.location, done))
+        metrics.record(metrics.REQUESTS, (self.location, done))
         where = self.where(key)
         try:
             yield

@@ -218,9 +218,9 @@ class LiveShard:
         lag = self._loader.lag_commits(state)
         metrics.serves(state.unsealed_rows, state.unsealed_bytes, lag, bool(state.pinned))
         if state.position != before.position or state.newest_seen != before.newest_seen:
-            metrics.add(REFRESHES)
+            metrics.record(REFRESHES)
         if state.newest_seen not in (before.newest_seen, state.snapshot):
-            metrics.add(FALLBACKS)
+            metrics.record(FALLBACKS)
         if state.snapshot is not None and state.sealed is not None and state.snapshot != before.snapshot:
             with suppress(SketchStoreError):  # reads meet the error and handle it
                 published_at = state.snapshot.published_at()
@@ -329,7 +329,7 @@ class LiveShard:
             self._polled_at = self._answered_at = now
             self._problem = ""
             self.metrics.polled(True, time.monotonic() - now)
-        self.metrics.put(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(state)))
+        self.metrics.record(LAG_COMMITS, max(is_outdated, self._loader.lag_commits(state)))
         return is_outdated
 
     def _refresh_in_thread(self) -> None:

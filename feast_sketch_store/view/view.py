@@ -430,7 +430,7 @@ class View(LiveView[Shard]):
         try:
             judge(self.settings, Figures.of(SealedRows(sealed)) if sealed else None, figures, remedy)
         except GateError:
-            self.metrics.add(GATE_REFUSALS)
+            self.metrics.record(GATE_REFUSALS)
             raise
 
     def _judge_fill(self, files: Sequence[StagedFile]) -> None:

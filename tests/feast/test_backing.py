@@ -364,7 +364,7 @@ def test_a_lost_value_is_missing_and_counted(sqlite_shop, monkeypatch):
     counts = {}
     monkeypatch.setattr(
         type(sqlite_shop.view.metrics),
-        "add",
+        "record",
         lambda self, metric, amount=1.0: counts.update({metric: counts.get(metric, 0) + amount}),
     )
     store, config = sqlite_shop.backing

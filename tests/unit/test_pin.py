@@ -233,8 +233,8 @@ def test_a_process_that_opens_while_a_snapshot_is_pinned_and_pruned_waits_for_th
 def test_metrics_say_so(make_view, monkeypatch):
     reported = {}
     monkeypatch.setattr(metrics, "is_loaded", lambda: True)
-    monkeypatch.setattr(metrics, "add", lambda *_: None)
-    monkeypatch.setattr(metrics, "put", lambda metric, labels, value: reported.update({metric.name: value}))
+    record = lambda metric, labels, value=1.0: reported.update({metric.name: value})  # noqa: E731
+    monkeypatch.setattr(metrics, "record", record)
     monkeypatch.setattr("feast_sketch_store.view.live_shard.is_loaded", lambda: True)
     view = make_view()
     for number in (1, 2):
