@@ -162,21 +162,42 @@ def counted_table(
     num_bits: int,
     words: Sequence[int],
     parts: Iterable[Iterable[PlacedFacts]],
-    entity_hashes: NDArray[np.uint64],
-    salt: tuple[int, int],
-) -> tuple[ShiftingBloomFilterBuilder, float]:
+    excesses: Sequence[Callable[[float], float]],
+    rows: RowsToSeal,
+) -> tuple[ShiftingBloomFilterBuilder, float] | Shortfall:
     """A table of the facts of ranges of symbols, and the share of its bits that are ones, below 1.
 
-    ``words`` are those of `first_words`; numbers of rows refer to the hashes, uint64[n, 2].
+    Parameters
+    ----------
+    num_bits : the computed size, which ``rows.growth`` multiplies.
+    words : those of `first_words`.
+    excesses : what parts would show at a share of ones, relative to their targets; each may be 1 at most.
     """
-    builder = ShiftingBloomFilterBuilder(num_bits, max(1, words[-1]), salt, num_threads())
+    size = math.ceil(num_bits * rows.growth - 1e-6)  # rounding of the growth does not add a word
+    builder = ShiftingBloomFilterBuilder(size, max(1, words[-1]), rows.salt, num_threads())
     for facts, first_word in zip(parts, words, strict=False):
-        for indices, rows, num_hashes, firsts in facts:
+        for indices, own, num_hashes, firsts in facts:
             builder.add_rows(
-                entity_hashes, indices, rows.indptr, rows.ids, num_hashes, 64 * first_word, firsts
+                rows.entity_hashes, indices, own.indptr, own.ids, num_hashes, 64 * first_word, firsts
             )
     # A rate must stay below 1 even if all bits are ones.
-    return builder, min(builder.measured_fill(), 1 - 0.5 / builder.num_bits)
+    fill = min(builder.measured_fill(), 1 - 0.5 / builder.num_bits)
+    excess = max((of_part(fill) for of_part in excesses), default=0.0)
+    if excess <= 1 + TOLERANCE:
+        return builder, fill
+    growth = _larger(builder.num_bits, fill, fill_limit(excesses)) / num_bits
+    is_hopeless = growth > _MAX_GROWTH and builder.num_bits > _SMALL_TABLE
+    reason = f"a table of {builder.num_bits} bits would show {excess:.3g} times what it may"
+    return Shortfall(math.inf if is_hopeless else growth, reason)
+
+
+def _larger(num_bits: int, fill: float, limit: float) -> float:
+    """Bits of a table that would keep its targets, given the share of ones that it has and that it may have.
+
+    At least one more word: a table of the same size would show the same noise.
+    """
+    needed = _HEADROOM * math.log1p(-fill) / math.log1p(-limit) if limit else math.inf
+    return max(num_bits * min(_MOST_AT_ONCE, needed), num_bits + 64)
 
 
 @dataclass(frozen=True)
@@ -196,52 +217,24 @@ class TablePart:
             yield indices, rows, len(hashes), firsts
 
 
-@dataclass(frozen=True)
-class FilledTable:
-    """A table, and how well it keeps the targets."""
-
-    builder: ShiftingBloomFilterBuilder  # of the filter
-    ranges: Sequence[SymbolRange]  # of the symbols of each part
-    # the expected noise at the actual number of ones, relative to the target, for the part where it is
-    # highest; at most 1 if all targets are kept
-    excess: float
-    growth: float  # the factor by which a table must exceed its computed size to keep them
-
-    @property
-    def keeps_targets(self) -> bool:
-        """Whether every part keeps its target."""
-        return self.excess <= 1 + TOLERANCE
-
-
 def fill_table(
-    entity_hashes: NDArray[np.uint64], parts: Sequence[TablePart], salt: tuple[int, int], growth: float
-) -> FilledTable:
-    """Add facts of rows of these entities, uint64[n, 2], to a table ``growth`` times its computed size."""
+    parts: Sequence[TablePart], rows: RowsToSeal
+) -> tuple[ShiftingBloomFilterBuilder, list[SymbolRange]] | Shortfall:
+    """A table of the facts of some parts, which keeps their targets, and the symbols of each."""
     classes = [part.facts for part in parts]
     geometry = size_for_rates(classes) if classes else Geometry(1, (), 0.5)
-    num_bits = math.ceil(geometry.num_bits * growth)
-    ends = first_words(part.num_symbols for part in parts)
-    facts_of = [part.facts_with(hashes) for part, hashes in zip(parts, geometry.hashes, strict=True)]
-    builder, fill = counted_table(num_bits, ends, facts_of, entity_hashes, salt)
-    ranges = [
+    words = first_words(part.num_symbols for part in parts)
+    hashed = list(zip(parts, geometry.hashes, strict=True))
+    held = [partial(p.facts.excess, hashes) for p, hashes in hashed if p.is_held and p.num_symbols]
+    facts = [part.facts_with(hashes) for part, hashes in hashed]
+    table = counted_table(geometry.num_bits, words, facts, held, rows)
+    if isinstance(table, Shortfall):
+        return table
+    builder, fill = table
+    return builder, [
         SymbolRange.build(first_word, part.num_symbols, part.facts, hashes, fill)
-        for part, hashes, first_word in zip(parts, geometry.hashes, ends, strict=False)
+        for (part, hashes), first_word in zip(hashed, words, strict=False)
     ]
-    held = [(p.facts, h) for p, h in zip(parts, geometry.hashes, strict=True) if p.is_held and p.num_symbols]
-    excess = max((facts.excess(h, fill) for facts, h in held), default=0.0)
-    if excess <= 1 + TOLERANCE:
-        return FilledTable(builder, ranges, excess, growth)
-    more_bits = larger(builder.num_bits, fill, fill_limit([partial(facts.excess, h) for facts, h in held]))
-    return FilledTable(builder, ranges, excess, more_bits / geometry.num_bits)
-
-
-def larger(num_bits: int, fill: float, limit: float) -> float:
-    """Bits of a table that would keep its targets, given the share of ones that it has and that it may have.
-
-    At least one more word: a table of the same size would show the same noise.
-    """
-    needed = _HEADROOM * math.log1p(-fill) / math.log1p(-limit) if limit else math.inf
-    return max(num_bits * min(_MOST_AT_ONCE, needed), num_bits + 64)
 
 
 @dataclass(frozen=True)
@@ -334,19 +327,17 @@ class BloomTable(Structure):
         for shapes in rows.symbols:
             part = everyone, Csr(one_each, shapes.ids.astype(np.int32))
             parts.append(TablePart(shapes.facts, shapes.num_symbols, partial(iter, [part])))
-        table = fill_table(rows.entity_hashes, parts, rows.salt, rows.growth)
-        if not table.keeps_targets:
-            bits = table.builder.num_bits
-            reason = f"a table of {bits} bits would show {table.excess:.3g} times what it may"
-            is_hopeless = table.growth > _MAX_GROWTH and bits > _SMALL_TABLE
-            return Shortfall(math.inf if is_hopeless else table.growth, reason)
+        table = fill_table(parts, rows)
+        if isinstance(table, Shortfall):
+            return table
+        builder, ranges = table
         for feature, _ in features:
             feature.release()
-        bloom, by_name = table.builder.build(), {}
-        for (feature, _), symbols in zip(features, table.ranges, strict=False):
+        bloom, by_name = builder.build(), {}
+        for (feature, _), symbols in zip(features, ranges, strict=False):
             codec = feature.sealed_codec
             by_name[codec.feature] = BloomFeature(codec, feature.vocabulary, symbols, bloom)
-        return cls(by_name, table.ranges[len(features) :], bloom)
+        return cls(by_name, ranges[len(features) :], bloom)
 
     @property
     def ranges(self) -> list[SymbolRange]:

@@ -40,11 +40,9 @@ from feast_sketch_store.structures.base import (
     begin_feature,
 )
 from feast_sketch_store.structures.bloom import (
-    TOLERANCE,
     PlacedFacts,
     counted_table,
     first_words,
-    larger,
     words_for,
 )
 from feast_sketch_store.structures.clusters import (
@@ -78,11 +76,13 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.structures.sizing import fill_limit
-from feast_sketch_store.succinct import PackedInts, ShiftingBloomFilter, SymbolQuery
+from feast_sketch_store.succinct import (
+    PackedInts,
+    ShiftingBloomFilter,
+    SymbolQuery,
+)
 
 _MAX_TRIES = 12
-_MAX_GROWTH = 4.0
 _ROWS_PER_CHUNK = 1 << 14
 
 
@@ -260,10 +260,10 @@ class ClusteredFilters(Structure):
             counts = count(own, clusters, (num_clusters, len(feature.vocabulary)))
             filled = np.bincount(clusters[feature.states == VALUE], minlength=num_clusters)
             facts.append(ClusterFacts(counts, filled, plan.false_per_read, plan.style))
-        filled_table = _fill(facts, members, clusters, rows)
-        if isinstance(filled_table, Shortfall):
-            return filled_table
-        bloom, splits, fill = filled_table
+        table = _fill(facts, members, clusters, rows)
+        if isinstance(table, Shortfall):
+            return table
+        bloom, splits, fill = table
         in_list = PackedInts.pack(clusters[rows.order], base=0)
         shares = _shares(clusters, num_clusters)
         by_name, words = {}, first_words(len(feature.vocabulary) for feature, _ in features)
@@ -402,20 +402,16 @@ def _fill(
         return Shortfall(math.inf, str(error))
     excesses = [own.excess(split) for own, split in zip(facts, splits, strict=True)]
     words = first_words(own.counts.shape[1] for own in facts)
-    wanted_bits, excess = math.ceil(num_bits * rows.growth), math.inf
-    for _ in range(_MAX_TRIES):
+    for _ in range(_MAX_TRIES):  # here, so that clusters are learned once
         parts = (_by_level(own, clusters, split) for own, split in zip(members, splits, strict=True))
-        builder, fill = counted_table(wanted_bits, words, parts, rows.entity_hashes, rows.salt)
-        fill = max(fill, 1e-9)
-        excess = max(of_feature(fill) for of_feature in excesses)
-        if excess <= 1 + TOLERANCE:
-            return builder.build(), splits, fill
-        wanted_bits = math.ceil(larger(builder.num_bits, fill, fill_limit(excesses)))
-        if wanted_bits > _MAX_GROWTH * num_bits + (1 << 16):
+        table = counted_table(num_bits, words, parts, excesses, rows)
+        if not isinstance(table, Shortfall) or table.growth == math.inf:
             break
-    return Shortfall(
-        math.inf, f"a table of {builder.num_bits} bits would show {excess:.3g} times what it may"
-    )
+        rows = rows._replace(growth=table.growth)
+    if isinstance(table, Shortfall):
+        return table._replace(growth=math.inf)
+    builder, fill = table
+    return builder.build(), splits, max(fill, 1e-9)
 
 
 def _by_level(members: Csr, clusters: NDArray[np.int64], split: Split) -> Iterator[PlacedFacts]:

@@ -15,6 +15,7 @@ from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import bloom
+from feast_sketch_store.structures.base import RowsToSeal, Shortfall
 from feast_sketch_store.structures.bloom import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
 from feast_sketch_store.view.seal_policy import SealPolicy
@@ -46,40 +47,47 @@ def facts_of(structure, num_entities=6, rate=0.01):
     return WeightedFacts(counts, num_entities, rate * (NUM_SYMBOLS - PER_ENTITY))
 
 
+def table_of(hashes, parts, salt, growth=1.0):
+    """The filter, its ranges, and 0; or None, none, and the growth that it lacks."""
+    table = fill_table(parts, RowsToSeal(hashes, (salt, 99), None, growth=growth))
+    return (None, (), table.growth) if isinstance(table, Shortfall) else (table[0].build(), table[1], 0)
+
+
 @pytest.mark.parametrize("structure", ["bloom", "weighted_bloom"])
 def test_the_ones_of_a_table_tell_what_it_shows(structure):
     hashes, rows = large_entities()
-    facts, excesses = facts_of(structure), []
+    facts, excesses, grown = facts_of(structure), [], []
+    geometry = size_for_rates([facts])
+    part = TablePart(facts, NUM_SYMBOLS, rows)
     for salt in range(60):
-        filled = fill_table(hashes, [TablePart(facts, NUM_SYMBOLS, rows)], (salt, 99), 1.0)
-        (symbols,) = filled.ranges
-        fill = measured_fill(filled.builder.build())
-        assert filled.excess == pytest.approx(facts.excess(size_for_rates([facts]).hashes[0], fill))
-        assert symbols.false_positive_rate == pytest.approx(0.01 * filled.excess, rel=0.01)
-        excesses.append(filled.excess)
-        assert filled.keeps_targets == (filled.excess <= 1 + TOLERANCE)
-        growth = filled.growth
+        free, *_ = table_of(hashes, [replace(part, is_held=False)], salt)
+        excess = facts.excess(geometry.hashes[0], measured_fill(free))
+        excesses.append(excess)
+        bloom, ranges, growth = table_of(hashes, [part], salt)
+        assert (bloom is not None) == (excess <= 1 + TOLERANCE)
         for _ in range(11):  # the windows of a larger table lie elsewhere
-            if filled.keeps_targets:
+            if bloom is not None:
                 break
-            filled = fill_table(hashes, [TablePart(facts, NUM_SYMBOLS, rows)], (salt, 99), growth)
-            growth = filled.growth
-        assert filled.keeps_targets
-        assert growth < 1.3
+            grown.append(growth)
+            bloom, ranges, growth = table_of(hashes, [part], salt, growth)
+        fill = measured_fill(bloom)
+        shown = facts.excess(geometry.hashes[0], fill)
+        assert ranges[0].false_positive_rate == pytest.approx(0.01 * shown, rel=0.01)
     assert min(excesses) < 0.9
     assert max(excesses) > 1.1
+    assert max(grown) < 1.3
 
 
 def test_what_is_not_held_may_show_more():
     hashes, rows = large_entities()
     part = TablePart(facts_of("bloom"), NUM_SYMBOLS, rows, is_held=False)
-    assert all(fill_table(hashes, [part], (salt, 99), 1.0).keeps_targets for salt in range(20))
+    assert all(table_of(hashes, [part], salt)[0] for salt in range(20))
 
 
 def test_a_table_without_parts():
-    empty = fill_table(np.zeros((3, 2), np.uint64), [], (1, 2), 1.0)
-    assert empty.keeps_targets
-    assert empty.builder.build().words.shape == (2,)
+    bloom, ranges, _ = table_of(np.zeros((3, 2), np.uint64), [], 1)
+    assert not ranges
+    assert bloom.words.shape == (2,)
 
 
 @pytest.fixture
