@@ -7,8 +7,11 @@ from types import FrameType
 from typing import Any
 
 # CPython looks for signals when a function begins, when a loop goes on, and after a call. So a statement
-# `with` has no such moment between the acquisition of a lock and the block that releases it.
+# `with` has no such moment between the acquisition of a lock and the block that releases it. In CPython 3.14
+# it has one, which is a defect: nobody can release the lock then. That moment is left out here.
 _LOOKS = {dis.opmap.get(name) for name in ("RESUME", "JUMP_BACKWARD", "CALL", "CALL_KW", "CALL_FUNCTION_EX")}
+_FINDS_ENTER = dis.opmap.get("LOAD_SPECIAL", -1)  # before its call, since Python 3.14
+_OTHER = -2
 
 
 class _Interrupt:
@@ -25,8 +28,9 @@ class _Interrupt:
         if event == "return":
             self._before.pop(frame, None)
         elif event == "opcode":
-            self.num_seen += self._before.get(frame) in _LOOKS
-            self._before[frame] = frame.f_code.co_code[frame.f_lasti]
+            before = self._before.get(frame)
+            self.num_seen += before in _LOOKS
+            self._before[frame] = _OTHER if before == _FINDS_ENTER else frame.f_code.co_code[frame.f_lasti]
             if self.num_seen == self._moment:
                 self._moment = 0
                 self._before.clear()  # holds frames, and with them what they have opened
