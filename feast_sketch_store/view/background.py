@@ -204,5 +204,7 @@ class Sealer:
                 is_sealed = seal()
             finally:
                 with self._lock:  # a commit that comes after this starts another thread
-                    is_needed = is_sealed and not self.has_ended and is_due()
+                    # At its end, Python waits for the thread, which others may give work without end.
+                    goes_on = not self.has_ended and threading.main_thread().is_alive()
+                    is_needed = is_sealed and goes_on and is_due()
                     self._is_sealing = is_needed

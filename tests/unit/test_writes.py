@@ -232,6 +232,18 @@ def test_seals_end_though_others_write_without_pause(make_view, monkeypatch):
     view.settle()
 
 
+def test_a_process_ends_though_others_write_without_pause(make_view, monkeypatch):
+    view = make_view()
+    monkeypatch.setattr(view, "_seal_if_due", lambda: True)
+    monkeypatch.setattr(view, "_is_due", lambda: True)
+    child = multiprocessing.get_context("fork").Process(target=view._maintain_beside)
+    child.start()
+    child.join(60)
+    child.kill()
+    child.join()
+    assert child.exitcode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("act", [View.seal, View.absorb])
