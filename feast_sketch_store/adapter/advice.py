@@ -76,9 +76,9 @@ def advice(table: FeatureView, settings: ViewSettings, sealed: SealedRows | None
         if codec.name == EXACT and is_large and declared.by_type:
             kind = "an embedding" if is_embedding(field) else f"of type {field.dtype}"
             yield Hint(_COSTLY, f"{name} ({kind}, {_exact_bytes(field, codec, sealed)})")
-    if sealed is not None and len(sealed.layers) > 1 and sealed.num_facts < _MIN_FACTS:
-        sizes = [layer.vocabulary_bytes for layer in sealed.layers]
-        copies, whole = sum(sizes) - max(sizes), sum(layer.size_bytes for layer in sealed.layers)
+    if sealed is not None and len(sealed.bases) > 1 and sealed.num_facts < _MIN_FACTS:
+        sizes = [base.vocabulary_bytes for base in sealed.bases]
+        copies, whole = sum(sizes) - max(sizes), sum(base.size_bytes for base in sealed.bases)
         figures = (
             f"{sealed.num_facts:,} facts in {len(sizes)} shards; {copies:,} of {whole:,} bytes are copies"
         )

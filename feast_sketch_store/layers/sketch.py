@@ -447,12 +447,15 @@ class DeltaLayer(Layer):
 
 @dataclass(frozen=True)
 class SealedRows:
-    """The sealed rows of a view, to be inspected. Immutable; safe to use from several threads.
+    """The sealed rows of a view, to be inspected. Immutable; safe to use from several threads."""
 
-    There is a layer of each shard that has sealed rows; at least one.
-    """
+    bases: tuple[SketchLayer, ...]  # of each shard that has sealed rows; at least one
+    deltas: tuple[SketchLayer, ...] = ()  # the rows of deltas, which replace some of the bases
 
-    layers: tuple[SketchLayer, ...]
+    @property
+    def layers(self) -> tuple[SketchLayer, ...]:
+        """All layers, the bases first."""
+        return (*self.bases, *self.deltas)
 
     @property
     def codecs(self) -> Mapping[str, FeatureCodec]:
@@ -514,7 +517,7 @@ class SealedRows:
     def sampled_presence(self, num_samples: int) -> float:
         """The share of entities that seem to have a row, of those that never had one; raises likewise."""
         hashes = _unknown(np.random.default_rng(), num_samples)
-        return float(np.mean([len(layer.read(hashes, ()).found) / num_samples for layer in self.layers]))
+        return float(np.mean([len(base.read(hashes, ()).found) / num_samples for base in self.bases]))
 
 
 def _unknown(rng: np.random.Generator, number: int) -> NDArray[np.uint64]:

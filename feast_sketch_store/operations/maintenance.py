@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from feast import FeatureStore
 from feast.errors import FeastObjectNotFoundException
@@ -271,17 +272,17 @@ def _feature_report(sealed: SealedRows, name: str, sampled_rate: float) -> Featu
 
 
 def _num_values(sealed: SealedRows, name: str) -> int | None:
-    """How many values a feature has in all shards; None if that is not known.
+    """How many values a feature has in all layers; None if that is not known.
 
-    Each shard chooses the smallest structure for its own rows, with ids or without. Shards with ids have the
-    same ids, and bins are common to all sealed.
+    Each layer has the smallest structure for its own rows, with ids or without. Bins are common to all
+    shards.
     """
     for layer in sealed.layers:
         if name in layer.roundings:
             representatives = layer.roundings[name].bins.representatives
             return len(pc.unique(layer.codecs[name].from_numbers(representatives)))
-    vocabularies = (feature.vocabulary for feature in sealed.features(name))
-    return next((len(vocabulary) for vocabulary in vocabularies if vocabulary is not None), None)
+    known = [part.vocabulary.values for part in sealed.features(name) if part.vocabulary is not None]
+    return len(pc.unique(pa.chunked_array(known))) if known else None
 
 
 def seal(store: FeatureStore, view: str) -> bool:

@@ -248,8 +248,10 @@ class State:
     @property
     def sealed(self) -> SealedRows | None:
         """The sealed rows of all shards, for inspection; None if no shard was sealed."""
-        layers = [shard.sealed for shard in self.shards.values() if shard.sealed is not None]
-        return SealedRows(tuple(layers)) if layers else None
+        shards = self.shards.values()
+        bases = tuple(shard.sealed for shard in shards if shard.sealed is not None)
+        deltas = tuple(delta.layer for shard in shards for delta in shard.deltas)
+        return SealedRows(bases, deltas) if bases else None
 
     def row_keys(self) -> RowKeys:
         """See `ShardState.row_keys`; shards divide hashes in ascending order, so theirs follow each other."""

@@ -180,7 +180,8 @@ def test_a_delta_has_the_scores_of_its_base(harness):
     opened = harness.store.view(harness.config, harness.view)
     before = scores(harness, range(1000, 1030)).tolist()
     assert opened.seal(as_delta=True)
-    assert len(opened.sealed()[0].layers) == 1
+    sealed, _ = opened.sealed()
+    assert (len(sealed.bases), len(sealed.deltas)) == (1, 1)
     assert opened.stats().unsealed_rows == 0
     assert scores(harness, range(1000, 1030)).tolist() == before
     found = verify_view(opened.storage, opened.settings.codecs, 0)

@@ -198,6 +198,20 @@ class TestInspect:
         assert report.facts == before.facts + 2 * 3  # two values and a country each
         assert report.bits_per_fact == before.bits_per_fact
 
+    def test_rows_of_a_delta_count(self, store):
+        """As before the delta; it has values that the base lacks."""
+        push(store, [5, 10**6], EVENT + timedelta(hours=3))
+        before = maintenance.inspect(store, "history")
+        opened = open_view(store, "history")
+        assert opened.seal(as_delta=True)
+        report = maintenance.inspect(store, "history")
+        assert (report.entities, report.facts) == (before.entities, before.facts)
+        facts, values = (sum(getattr(f, name) for f in report.features) for name in ("facts", "vocabulary"))
+        assert (facts, values) == (report.facts, sum(f.vocabulary for f in before.features) + 3)
+        sealed, _ = opened.sealed()
+        assert sum(report.structure_bytes.values()) == sum(layer.size_bytes for layer in sealed.layers)
+        assert report.bits_per_fact == pytest.approx(8 * report.memory_bytes / report.facts)
+
     def test_a_view_that_was_never_sealed(self, store):
         push(store, range(9), EVENT + timedelta(hours=1), "scratch")
         report = maintenance.inspect(store, "scratch")
