@@ -50,7 +50,8 @@ def through_sketch(
 
     Values outside the snapshot's vocabularies are left out. A filter adds false values to each row, at the
     rates of its own rows. Numbers are rounded as in reads. Scores are computed from the columns of their
-    sources. The rows may have any date, and an entity may have several.
+    sources. The rows may have any date, and an entity may have several. Of a base with deltas, rows are shown
+    as the base shows them: values that only a delta has are left out until the next base.
 
     A list that you name and the dataframe lacks is read from the store, as of the time of each row: give rows
     with the join keys and a time, and no copies of histories.
