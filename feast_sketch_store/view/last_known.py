@@ -9,8 +9,10 @@ here, under a lock; anything may be deleted at any time.
 
 import json
 import os
+import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -30,6 +32,9 @@ from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.system import locked
 
 _FORMAT_VERSION = 1
+_UNUSED_SECONDS = 7 * 86_400.0  # after which what is kept of a view is deleted
+# With the note of its file, see `view.view_file`; the JSON is written at each poll.
+_KEPT_NAME = re.compile(r"([0-9a-f]{32})\.(json|view|[0-9a-f]{8}\.rows)")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -175,6 +180,7 @@ class LastKnown:
             for path in self._path.parent.glob(f"{self._path.name}.*.rows"):
                 if path.name != rows_file:
                     path.unlink(missing_ok=True)
+            self._forget_others()
 
     def note_answer(self, snapshot: SnapshotFile | None, position: Position, asked: Moment) -> bool:
         """Note that the storage has answered a poll, of a moment, with nothing new after this place.
@@ -192,6 +198,19 @@ class LastKnown:
         return True
 
     # -- files ---------------------------------------------------------------------------------
+
+    def _forget_others(self) -> None:
+        """Delete what is kept of views that no process has polled for long, such as removed ones."""
+        kept = defaultdict[str, list[Path]](list)
+        for path in self._path.parent.iterdir():
+            if match := _KEPT_NAME.fullmatch(path.name):
+                kept[match[1]].append(path)
+        oldest = time.time() - _UNUSED_SECONDS
+        for paths in kept.values():
+            with suppress(OSError):
+                if all(path.stat().st_mtime < oldest for path in paths):
+                    for path in paths:
+                        path.unlink()
 
     def _locked(self) -> AbstractContextManager[None]:
         return locked(self._path.with_suffix(".lock"))

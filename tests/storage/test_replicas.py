@@ -584,6 +584,28 @@ def test_a_cache_lets_go_of_what_a_new_base_replaced(bucket):
     assert served(bucket.replica())[29] == {"late 5"}
 
 
+def test_a_cache_forgets_views_that_nobody_polls(bucket, moto, link, filled):
+    served_of = {}
+    for name in ("removed", "kept"):
+        one = served_of[name] = Bucket(moto, link, bucket.cache, filled)
+        fill(one)
+        replica = one.replica(make=open_view)
+        assert served(replica)
+        replica.close()
+    kept = open_bucket(one.url, link.options(one.options), True, bucket.cache).within("view/").host_path
+    assert len({path.name[:32] for path in bucket.cache.glob("*.view")}) == 2
+    for path in bucket.cache.iterdir():
+        if path.suffix and path.name != f"{kept.name}.json":  # which a poll that finds nothing new writes
+            os.utime(path, (0, 0))
+    fill(bucket)
+    replica = bucket.replica(make=open_view)
+    assert served(replica)
+    replica.close()
+    assert len({path.name[:32] for path in bucket.cache.glob("*.*") if path.suffix != ".lock"}) == 2
+    link.take_down()
+    assert served(served_of["kept"].replica(make=open_view))
+
+
 def test_a_part_that_arrives_changed_is_fetched_again(bucket, monkeypatch):
     expected = fill(bucket)
     read_range, changed = Objects.read_range, []
