@@ -20,6 +20,7 @@ removed values, and its times say up to when.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -60,16 +61,8 @@ class EntityGroups:
     ages: NDArray[np.int64]
     num_owners: int  # number of entities
 
-    def items(self, rows: Csr, tombstones: "Tombstones", listing: Listing, backwards: bool = False) -> Csr:
-        """The items of each entity, each once.
-
-        Parameters
-        ----------
-        rows : the items of each row.
-        tombstones : what rows hide of earlier rows.
-        backwards : whether each row has its newest item last, and not first.
-        """
-        rows = tombstones.visible(self, rows)
+    def items(self, rows: Csr, listing: Listing, backwards: bool = False) -> Csr:
+        """The items of each entity, each once; ``backwards`` if each row has its newest item last."""
         of_row, ids, times = rows.rows, rows.ids, rows.numbers
         if backwards:
             of_row, ids, times = of_row[::-1], ids[::-1], times[::-1]
@@ -81,16 +74,13 @@ class EntityGroups:
         items = Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids, times)
         return once_a_tick(items, 1, listing)
 
-    def values(self, rows: Csr, tombstones: "Tombstones") -> Csr:
-        """The values of each entity's sets, each once, ascending by id; parameters as those of `items`."""
-        rows = tombstones.visible(self, rows)
+    def values(self, rows: Csr) -> Csr:
+        """The values of each entity's sets, each once, ascending by id."""
         whole = Csr(rows.indptr, rows.ids).united(self.owners, self.num_owners)
         return Csr(whole.indptr, whole.ids, np.zeros(len(whole.ids), np.int64))
 
-    def sums(self, rows: Csr, tombstones: "Tombstones") -> Csr:
-        """The values of each entity, each once, with their counts added up; parameters as those of
-        `items`."""
-        rows = tombstones.visible(self, rows, np.zeros(len(rows.ids), np.int64))
+    def sums(self, rows: Csr) -> Csr:
+        """The values of each entity, each once, with their counts added up."""
         width = int(rows.ids.max(initial=0)) + 1
         facts, places = np.unique(self.owners[rows.rows] * width + rows.ids, return_inverse=True)
         # Doubles add whole numbers exactly up to `MAX_COUNT`.
@@ -98,48 +88,52 @@ class EntityGroups:
         owners, ids = np.divmod(facts, width)
         return Csr.of_lengths(np.bincount(owners, minlength=self.num_owners), ids.astype(np.int32), counts)
 
-    def highest(self, states: NDArray[np.uint8], tombstones: "Tombstones") -> NDArray[np.uint8]:
-        """The highest state of each entity's rows, uint8[num_owners], from uint8[n]; EMPTY if replaced."""
-        found = np.full(self.num_owners, MISSING, np.uint8)
-        found[self.owners[tombstones.delete_barriers]] = EMPTY
-        counts = self.ages <= tombstones.newest_barrier(self)[self.owners]
-        np.maximum.at(found, self.owners[counts], states[counts])
-        return found
-
 
 @dataclass(frozen=True, eq=False)
 class Tombstones:
-    """What n rows hide of a list in earlier rows."""
+    """What n rows hide of a list in earlier rows of the same entities."""
 
+    groups: EntityGroups
     delete_barriers: NDArray[np.bool_]  # bool[n], rows that hide everything
     removals: Csr  # the values that each row hides, as ids of the list's vocabulary, with the newest time
 
     @classmethod
-    def of(cls, removed: EncodedFeature | None, feature: EncodedFeature) -> "Tombstones":
+    def of(
+        cls, groups: EntityGroups, removed: EncodedFeature | None, feature: EncodedFeature
+    ) -> "Tombstones":
         """What the feature named by `removed_name` records of another; None if rows hide nothing."""
         if removed is None:
             number, none = len(feature.states), np.zeros(0, np.int64)
-            return cls(np.zeros(number, np.bool_), Csr.of_lengths(np.zeros(number, np.int64), none, none))
+            hidden = Csr.of_lengths(np.zeros(number, np.int64), none, none)
+            return cls(groups, np.zeros(number, np.bool_), hidden)
         csr = removed.csr
         if len(csr.ids):
             csr = csr.mapped(feature.vocabulary.find(removed.vocabulary.values))
-        return cls(removed.states == EMPTY, csr)
+        return cls(groups, removed.states == EMPTY, csr)
 
-    def newest_barrier(self, groups: EntityGroups) -> NDArray[np.int64]:
-        """The age of the newest row of each entity that hides everything: int64[num_owners]."""
+    @cached_property
+    def _counts(self) -> NDArray[np.bool_]:
+        """Which rows no later row of their entity hides as a whole: bool[n]."""
+        groups, hides = self.groups, self.delete_barriers
         newest = np.full(groups.num_owners, np.iinfo(np.int64).max)
-        np.minimum.at(newest, groups.owners[self.delete_barriers], groups.ages[self.delete_barriers])
-        return newest
+        np.minimum.at(newest, groups.owners[hides], groups.ages[hides])
+        return groups.ages <= newest[groups.owners]
 
-    def visible(self, groups: EntityGroups, rows: Csr, times: NDArray[np.int64] | None = None) -> Csr:
-        """The rows without the items that are hidden. ``times`` are int64[nnz], by default the items'
-        weights.
-        """
-        times, removed = rows.numbers if times is None else times, self.removals
+    def highest(self, states: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """The highest state of each entity's rows, uint8[entities], from uint8[n]; EMPTY if replaced."""
+        owners, counts = self.groups.owners, self._counts
+        found = np.full(self.groups.num_owners, MISSING, np.uint8)
+        found[owners[self.delete_barriers]] = EMPTY
+        np.maximum.at(found, owners[counts], states[counts])
+        return found
+
+    def visible(self, rows: Csr) -> Csr:
+        """The rows without the items that are hidden."""
+        groups, removed = self.groups, self.removals
         if not len(rows.ids) or not (len(removed.ids) or self.delete_barriers.any()):
             return rows
-        of_row, ids = rows.rows, rows.ids
-        kept = groups.ages[of_row] <= self.newest_barrier(groups)[groups.owners[of_row]]
+        of_row, ids, times = rows.rows, rows.ids, rows.numbers
+        kept = self._counts[of_row]
         if len(removed.ids):
             width = int(max(ids.max(), removed.ids.max())) + 1
             keys = groups.owners[of_row] * width + ids
@@ -229,17 +223,16 @@ def united(rows: EncodedRows, backwards: bool = False) -> EncodedRows:
             removed = rows.features.get(removed_name(name))
             if removed is not None and not removed.states.any():
                 removed = None
-            tombstones = Tombstones.of(removed, feature)
+            tombstones = Tombstones.of(groups, removed, feature)
+            items = tombstones.visible(feature.csr)
             if (listing := feature.codec.listing) is not None:
-                items = groups.items(feature.csr, tombstones, listing, backwards)
-            elif feature.codec.is_counted:
-                items = groups.sums(feature.csr, tombstones)
+                items = groups.items(items, listing, backwards)
             else:
-                items = groups.values(feature.csr, tombstones)
-            states = groups.highest(feature.states, tombstones)
+                items = groups.sums(items) if feature.codec.is_counted else groups.values(items)
+            states = tombstones.highest(feature.states)
             features[name] = replace(feature, states=states).with_items(items)
             if removed is not None:
-                features[removed_name(name)] = _all_removed(groups, removed, tombstones)
+                features[removed_name(name)] = _all_removed(removed, tombstones)
     return EncodedRows(keys, features)
 
 
@@ -252,8 +245,9 @@ def _ages(owners: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(parts[-1:].sum() - parts)
 
 
-def _all_removed(groups: EntityGroups, removed: EncodedFeature, tombstones: Tombstones) -> EncodedFeature:
+def _all_removed(removed: EncodedFeature, tombstones: Tombstones) -> EncodedFeature:
     """What all rows of each entity together hide of earlier rows."""
+    groups = tombstones.groups
     delete_barriers = np.zeros(groups.num_owners, np.bool_)
     delete_barriers[groups.owners[tombstones.delete_barriers]] = True
     csr = removed.csr
