@@ -50,40 +50,32 @@ def rounded(
     return rounding, values, of_bins[bins.find(numbers)] if len(numbers) else np.zeros(0, np.int64)
 
 
-# The indexes and lengths of rows, their symbols, and times of these.
-_CollectedPart = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.integer], NDArray[np.int64] | None]
-
-
 class _Parts:
     """The facts of rows that came in parts, set aside."""
 
-    def __init__(self, spill: Spill):
+    def __init__(self, codec: FeatureCodec, spill: Spill):
         self.places, self.lengths = SpilledArrays(spill), SpilledArrays(spill)
         self.symbols = SpilledArrays(spill)  # of each part; that of one that was just added may come later
-        self._times = SpilledArrays(spill)
-        self._has_times: list[bool] = []  # of a list, and of nothing else
+        self._weights = SpilledArrays(spill) if codec.is_weighted else None
 
     def __len__(self) -> int:
-        return len(self._has_times)
+        return len(self.places)
 
-    def add_rows(
-        self, places: NDArray[np.int32], lengths: NDArray[np.integer], times: NDArray[np.int64] | None
-    ) -> None:
+    def add_rows(self, places: NDArray[np.int32], rows: Csr) -> None:
         """Add a part without its symbols."""
         self.places.append(places)
-        self.lengths.append(lengths.astype(np.int32))
-        self._has_times.append(times is not None)
-        self._times.append(np.zeros(0, np.int64) if times is None else times)
+        self.lengths.append(rows.lengths.astype(np.int32))
+        if self._weights is not None:
+            self._weights.append(rows.numbers)
 
-    def __getitem__(self, number: int) -> _CollectedPart:
-        times = self._times[number] if self._has_times[number] else None
-        return self.places[number], self.lengths[number], self.symbols[number], times
+    def __getitem__(self, number: int) -> Part:
+        weights = None if self._weights is None else self._weights[number]
+        return self.places[number], Csr.of_lengths(self.lengths[number], self.symbols[number], weights)
 
-    def pop(self) -> _CollectedPart:
+    def pop(self) -> Part:
         """Remove and return the last part."""
-        times = self._times.pop()
-        has_times = self._has_times.pop()
-        return self.places.pop(), self.lengths.pop(), self.symbols.pop(), times if has_times else None
+        weights = None if self._weights is None else self._weights.pop()
+        return self.places.pop(), Csr.of_lengths(self.lengths.pop(), self.symbols.pop(), weights)
 
 
 class CollectedFeature:
@@ -99,7 +91,7 @@ class CollectedFeature:
         self.is_numbered = False
         self.vocabulary = Vocabulary(pa.array([], codec.storage_type))
         self.rounding: Rounding | None = None
-        self._parts = _Parts(self._spill)
+        self._parts = _Parts(codec, self._spill)
         self._vocabulary_builder = VocabularyBuilder(codec.storage_type, self._parts.symbols)
         self._final_ids: NDArray[np.integer] | None = None  # by symbol; None if symbols are final ids
         self.is_cut = False  # whether values are left out, of later rows, too
@@ -110,7 +102,7 @@ class CollectedFeature:
         if self.codec.is_backed:
             return
         self.num_facts += len(feature.symbols)
-        self._parts.add_rows(places, feature.csr.lengths, feature.times)
+        self._parts.add_rows(places, feature.csr)
         self._vocabulary_builder.add(feature.vocabulary, feature.symbols)
 
     def finish(
@@ -179,11 +171,11 @@ class CollectedFeature:
         counts, self.vocabulary = self.counts[is_kept], vocabulary
         self.counts = np.zeros(len(vocabulary), np.int64)
         self.counts[new_ids[is_kept]] = counts
-        narrow_ids, parts = new_ids.astype(np.int32), _Parts(self._spill)
+        narrow_ids, parts = new_ids.astype(np.int32), _Parts(self.codec, self._spill)
         for places, part in self.rows():
             left = part.mapped(narrow_ids)
             self.states[places[(left.lengths == 0) & (self.states[places] == VALUE)]] = EMPTY
-            parts.add_rows(places, left.lengths, left.weights)
+            parts.add_rows(places, left)
             parts.symbols.append(narrow(left.ids, len(vocabulary)))
         self._parts, self._final_ids = parts, None
 
@@ -199,26 +191,20 @@ class CollectedFeature:
     def rows(self) -> Iterator[Part]:
         """The facts of each part. Each part is released after use, so this works once."""
         while len(self._parts):
-            yield self._part(*self._parts.pop())
+            yield self._with_final_ids(self._parts.pop())
 
     def kept_rows(self) -> Iterator[Part]:
         """The facts of each part, which stay for another call."""
         for number in range(len(self._parts)):
-            yield self._part(*self._parts[number])
+            yield self._with_final_ids(self._parts[number])
 
     def release(self) -> None:
         """Release all facts."""
-        self._parts = _Parts(self._spill)
+        self._parts = _Parts(self.codec, self._spill)
 
-    def _part(
-        self,
-        places: NDArray[np.int32],
-        lengths: NDArray[np.int32],
-        symbols: NDArray[np.integer],
-        times: NDArray[np.int64] | None,
-    ) -> tuple[NDArray[np.int32], Csr]:
-        ids = symbols if self._final_ids is None else self._final_ids[symbols]
-        return places, replace(Csr.of_lengths(lengths, ids), weights=times)
+    def _with_final_ids(self, part: Part) -> Part:
+        places, rows = part
+        return part if self._final_ids is None else (places, replace(rows, ids=self._final_ids[rows.ids]))
 
     def popularity(self, num_coded: int) -> Popularity:
         """How often each symbol occurs; the first ``num_coded`` rows are the sample for sets."""
