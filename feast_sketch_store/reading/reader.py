@@ -648,8 +648,7 @@ class SketchReader:
             vocabulary = layer.numbering(feature) if is_known else None
             if self._codec(feature).is_exact or (is_known and vocabulary is None):
                 return _Single(None, numbering, (len(numbering),), column)
-            is_named = vocabulary is None or numbering.is_same(vocabulary)
-            names.append(None if is_named or vocabulary is None else numbering.map_of(vocabulary))
+            names.append(None if vocabulary is None else numbering.map_of(vocabulary))
         return _Single(state.row_reader((stamped or feature,), names), numbering, (len(numbering),), column)
 
     def _numbering(self, feature: str, state: State) -> Numbering:

@@ -33,8 +33,7 @@ class Numbering:
             )
         self.vocabulary = Vocabulary(storage)
         self.values = codec.from_storage(storage)
-        self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32]]] = {}
-        self._same: dict[int, Vocabulary] = {}
+        self._maps: dict[int, tuple[Vocabulary, NDArray[np.int32] | None]] = {}
 
     @classmethod
     def of_all(cls, codec: FeatureCodec, vocabularies: Sequence[Vocabulary]) -> Numbering:
@@ -47,20 +46,17 @@ class Numbering:
         union, maps = Vocabulary.union([first, *others]) if others else (first, [np.arange(len(first))])
         own, *new = (ids.astype(np.int32) for ids in maps)
         numbering.vocabulary, numbering.values = union, codec.from_storage(union.values)
-        numbering._same = {} if others else same
-        numbering._maps = {id(v): (v, own) for v in same.values()}
+        numbering._maps = {id(v): (v, own if others else None) for v in same.values()}
         numbering._maps |= {id(v): (v, ids) for v, ids in zip(others, new, strict=True)}
         return numbering
 
     def __len__(self) -> int:
         return len(self.vocabulary)
 
-    def is_same(self, vocabulary: Vocabulary) -> bool:
-        """Whether the ids of a layer with this vocabulary need no translation."""
-        return id(vocabulary) in self._same
-
-    def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32]:
-        """The id of each value of a layer's vocabulary, int32[V]; -1 if it has none."""
+    def map_of(self, vocabulary: Vocabulary) -> NDArray[np.int32] | None:
+        """The id of each value of a layer's vocabulary, int32[V], -1 if it has none; None if the layer has
+        the same ids.
+        """
         known = self._maps.get(id(vocabulary))
         if known is None:
             known = vocabulary, self.vocabulary.find(vocabulary.values)
@@ -71,7 +67,8 @@ class Numbering:
 
     def translate(self, values: Answer) -> Csr:
         """The ids of an answer's symbols, int32; symbols without an id are left out."""
-        rows = values.csr.mapped(self.map_of(values.vocabulary))
+        ids = self.map_of(values.vocabulary)
+        rows = values.csr if ids is None else values.csr.mapped(ids)
         return rows.distinct()  # rows of before the feature had this codec may repeat values
 
 
