@@ -69,7 +69,6 @@ class LocalStorage(Storage):
         self._durable: dict[Path, _Identity] = {}
 
     def within(self, folder: str) -> "LocalStorage":
-        """The files of a folder, as a storage of their own."""
         return LocalStorage(self._folder(folder), self.read_only)
 
     # -- list ----------------------------------------------------------------------------------
@@ -107,7 +106,6 @@ class LocalStorage(Storage):
         return sorted(name for name in found if name[0] != ".")
 
     def info(self, name: str) -> FileInfo | None:
-        """Metadata of a file, see `Storage.info`."""
         path = self._path(name)
         try:
             return _info_of(name, path)
@@ -120,7 +118,6 @@ class LocalStorage(Storage):
             raise StorageError(f"{path}: cannot be read: {error}") from error
 
     def walk(self) -> Iterator[FileInfo]:
-        """All files, see `Storage.walk`."""
 
         def refuse(error: OSError) -> None:
             if isinstance(error, NotADirectoryError):
@@ -137,7 +134,6 @@ class LocalStorage(Storage):
     # -- read ----------------------------------------------------------------------------------
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a file, see `Storage.read`."""
         with self._opened(name) as descriptor:
             rest = max(0, os.fstat(descriptor).st_size - start) if length is None else length
             parts = []
@@ -147,7 +143,6 @@ class LocalStorage(Storage):
             return b"".join(parts)
 
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
-        """A file's bytes as an array over its pages, see `Storage.map`."""
         with self._opened(name) as descriptor:
             status = os.fstat(descriptor)
             if stat.S_ISDIR(status.st_mode):
@@ -196,7 +191,6 @@ class LocalStorage(Storage):
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Write a new file, see `Storage.create`."""
         path = self._path(name)
         with self._writing(path), self._unfinished(path.parent) as (file, unfinished):
             yield file
@@ -214,7 +208,6 @@ class LocalStorage(Storage):
                 raise
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file, new or not, see `Storage.replace`."""
         path = self._path(name)
         with self._writing(path), self._unfinished(path.parent) as (file, unfinished):
             file.write(content)
@@ -223,7 +216,6 @@ class LocalStorage(Storage):
             fsync_path(path.parent)
 
     def append(self, name: str, at: int, pieces: Iterable[bytes | memoryview]) -> None:
-        """Write at byte ``at`` of a file, see `Storage.append`."""
         path = self._path(name)
         with self._writing(path):
             descriptor = self._open_to_append(path) if at == 0 else os.open(path, _READ_AND_WRITE)
@@ -248,7 +240,6 @@ class LocalStorage(Storage):
                 os.close(descriptor)
 
     def note(self, name: str, content: bytes) -> None:
-        """Write a small file quickly, see `Storage.note`."""
         path = self._path(name)
         with self._writing(path):
             descriptor = self._open_to_append(path)
@@ -260,7 +251,6 @@ class LocalStorage(Storage):
                 os.close(descriptor)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files, see `Storage.delete`."""
         paths = [self._path(name) for name in names]
         with self._writing(self.path):
             changed = set()

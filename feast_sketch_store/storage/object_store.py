@@ -71,7 +71,6 @@ class ObjectStorage(Storage):
         self.location = objects.where(folder.removesuffix("/"))
 
     def within(self, folder: str) -> "ObjectStorage":
-        """The files of a folder, as a storage of their own."""
         key = self._prefix + _key_of(checked_folder(folder, self.location))
         return ObjectStorage(self._objects, key, self.read_only, self._cache_path)
 
@@ -103,7 +102,6 @@ class ObjectStorage(Storage):
         return self._objects.folders(self._prefix)
 
     def info(self, name: str) -> FileInfo | None:
-        """Metadata of a file, see `Storage.info`."""
         info = self._objects.info(self._key(name))
         return None if info is None else self._file_info(info)
 
@@ -123,7 +121,6 @@ class ObjectStorage(Storage):
     # -- read ----------------------------------------------------------------------------------
 
     def read(self, name: str, start: int = 0, length: int | None = None) -> bytes:
-        """Bytes of a file, see `Storage.read`."""
         return self._objects.read(self._key(name), start, length)
 
     def map(self, name: str, known: KnownFile | None = None) -> NDArray[np.uint8]:
@@ -186,7 +183,6 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """Write a new file, see `Storage.create`."""
         key = self._key(name)
         self._require_writable()
         file = io.BytesIO()
@@ -200,13 +196,11 @@ class ObjectStorage(Storage):
         self._objects.create(key, content)
 
     def replace(self, name: str, content: bytes) -> None:
-        """Write a file, new or not, see `Storage.replace`."""
         key = self._key(name)
         self._require_writable()
         self._objects.replace(key, content)
 
     def replace_known(self, name: str, content: bytes, token: str) -> bool:
-        """Replace a known file, see `Storage.replace_known`."""
         key = self._key(name)
         self._require_writable()
         info = self._objects.info(key)
@@ -215,7 +209,6 @@ class ObjectStorage(Storage):
         return self._objects.replace(key, content, info)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files, see `Storage.delete`."""
         keys = [self._key(name) for name in names]
         self._require_writable()
         self._objects.delete(keys)
