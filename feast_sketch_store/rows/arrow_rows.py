@@ -335,17 +335,12 @@ def _timestamps(column: pa.ChunkedArray, name: str) -> pa.Array:
         raise RowError(f"column {name!r} has type {values.type}; give timestamps")
     if pa.types.is_timestamp(values.type) and values.type.unit == "ns":
         return _divided(values.cast(pa.int64()), 1_000).cast(TIMESTAMP)
+    is_naive = pa.types.is_date(values.type) or values.type.tz is None
     try:
-        times = (
-            values.cast(pa.timestamp("us")).cast(TIMESTAMP) if _is_naive(values) else values.cast(TIMESTAMP)
-        )
+        times = (values.cast(pa.timestamp("us")) if is_naive else values).cast(TIMESTAMP)
     except pa.ArrowException as error:
         raise RowError(f"column {name!r}: a timestamp cannot be kept: {error}") from error
     return check_moments(times, f"in column {name!r} a timestamp")
-
-
-def _is_naive(values: pa.Array) -> bool:
-    return bool(pa.types.is_date(values.type) or values.type.tz is None)
 
 
 def _null_names(features: Mapping[str, pa.Array], num_rows: int) -> pa.Array:

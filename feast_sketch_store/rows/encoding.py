@@ -267,7 +267,8 @@ class RowKeys:
         rows, behind_barriers = self.after_barriers()
         keys = self.take(rows) if len(rows) < len(self) else self
         order = np.argsort(keys.entity_hashes[:, 0])
-        if not _differ(keys.entity_hashes[order, 0]):  # in most batches, each entity has one row
+        ascending = keys.entity_hashes[order, 0]
+        if (ascending[1:] == ascending[:-1]).any():  # in most batches, each entity has one row
             order = np.lexsort(
                 (
                     keys.created_timestamps,
@@ -308,11 +309,6 @@ class RowKeys:
         created, other_created = self.created_timestamps[rows], others.created_timestamps[places]
         is_earlier = (event < other_event) | ((event == other_event) & (created < other_created))
         return np.asarray(is_earlier & ~self.delete_barriers[rows] & ~others.deleted[places])
-
-
-def _differ(ascending: NDArray[np.uint64]) -> bool:
-    """Whether no two of these are equal."""
-    return bool((ascending[1:] != ascending[:-1]).all())
 
 
 @dataclass(eq=False)  # not frozen, because a frozen one takes longer to make, and reads make many

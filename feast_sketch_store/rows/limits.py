@@ -150,14 +150,10 @@ def _num_bytes_of(array: pa.Array) -> NDArray[np.int64]:
     if _is_list(array.type):
         of_elements = bounds_of(_num_bytes_of(pc.list_flatten(array)))
         return np.diff(of_elements[bounds_of(list_lengths(array))])
-    if _has_bytes(array.type):
+    if large_type(array.type) in (pa.large_string(), pa.large_binary()):
         return np.asarray(pc.binary_length(array).fill_null(0), np.int64)
     width = 0 if pa.types.is_null(array.type) else -(-array.type.bit_width // 8)
     return np.full(len(array), width)
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    return large_type(kind) in (pa.large_string(), pa.large_binary())
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -213,7 +213,8 @@ class ListRows:
         ValueError, TypeError : see `serialize_columns`.
         RowError : a row is too large, or an item has a time that no reader can represent.
         """
-        of_counted, ids_feature = counts_column(self.feature), _ids_feature(codecs, self.feature)
+        of_counted = counts_column(self.feature)
+        ids_feature = next((codec.feature for codec in codecs if codec.ids_of == self.feature), "")
         moments = self.events if ids_feature else self.times
         if (found := impossible_moment(moments)) is not None:
             raise RowError(f"an item of feature {self.feature!r} is {found[1]}")
@@ -239,11 +240,6 @@ class ListRows:
 
     def _lists(self, elements: pa.Array) -> pa.Array:
         return pa.LargeListArray.from_arrays(pa.array(self.indptr), elements)
-
-
-def _ids_feature(codecs: Sequence[FeatureCodec], counted: str) -> str:
-    """The feature with the ids of what a feature counts; empty if there is none."""
-    return next((codec.feature for codec in codecs if codec.ids_of == counted), "")
 
 
 def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> list[pa.Table]:
