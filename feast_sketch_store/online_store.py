@@ -522,8 +522,7 @@ class SketchOnlineStore(OnlineStore):
                 continue
             backed_views.append((table, view.settings.backed_codecs))
             view.refresh()
-            sealed = view.sealed()
-            hints += advice(table, view.settings, sealed[0] if sealed else None)
+            hints += advice(table, view.settings, view.state.sealed)
         if problems:
             raise summed_up(problems)
         backed = [(table, [codec.feature for codec in codecs]) for table, codecs in backed_views if codecs]

@@ -186,7 +186,7 @@ def publish(open_store: OpenStore, view: str, force: bool, as_json: bool) -> Non
     """
     store = store_with(open_store, view)
     num_rows = maintenance.publish(store, view, force)
-    outcome = "sealed" if maintenance.opened_view(store, view).sealed() else _NO_ROWS
+    outcome = "sealed" if maintenance.opened_view(store, view).state.sealed else _NO_ROWS
     if num_rows is not None:
         outcome = f"published: {counted(num_rows, 'row')}"
     print_outcomes({view: outcome}, as_json, "outcome")

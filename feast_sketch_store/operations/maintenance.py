@@ -191,20 +191,22 @@ def inspect_all(store: FeatureStore, views: Sequence[str]) -> tuple[list[ViewRep
 def _report(store: FeatureStore, view: str, table: FeatureView) -> ViewReport:
     """All but the memory of a process that reads."""
     opened = online_store_of(store).writer(store.config, table)
-    stats, sealed, keys = opened.stats(), opened.sealed(), opened.state.row_keys()
+    stats, state = opened.stats(), opened.state
+    sealed, shards, keys = state.sealed, state.shards.values(), state.row_keys()
     options = store.config.online_store
     expire_before = expire_before_of(ttl_microseconds(options, table))
-    layers = () if sealed is None else sealed[0].layers
-    sealed_facts = 0 if sealed is None else sealed[0].num_facts
+    layers = () if sealed is None else sealed.layers
+    sealed_facts = 0 if sealed is None else sealed.num_facts
     all_names = [codec.feature for codec in opened.settings.codecs]
-    unsealed_facts = sum(shard.unsealed_facts(all_names) for shard in opened.state.shards.values())
+    unsealed_facts = sum(shard.unsealed_facts(all_names) for shard in shards)
+    published = [shard.snapshot.published_at() for shard in shards if shard.snapshot is not None]
     presence, features = None, []
     if sealed is not None:
-        presence = sealed[0].sampled_presence(_SAMPLES)
-        rates = sealed[0].sampled_rates(sealed[0].codecs, _SAMPLES)
+        presence = sealed.sampled_presence(_SAMPLES)
+        rates = sealed.sampled_rates(sealed.codecs, _SAMPLES)
         declared = [field.name for field in table.features]
-        names = sorted(sealed[0].codecs, key=lambda n: declared.index(n) if n in declared else len(declared))
-        features = [_feature_report(sealed[0], name, rates[name]) for name in names]
+        names = sorted(sealed.codecs, key=lambda n: declared.index(n) if n in declared else len(declared))
+        features = [_feature_report(sealed, name, rates[name]) for name in names]
 
     def per_fact(num_bits: int) -> float | None:
         return num_bits / sealed_facts if sealed_facts and num_bits else None
@@ -222,7 +224,7 @@ def _report(store: FeatureStore, view: str, table: FeatureView) -> ViewReport:
         sum(info.size_bytes for info in opened.storage.walk()),
         opened.snapshot_versions,
         opened.is_pinned,
-        None if sealed is None else max(0.0, time.time() - sealed[1].published_at()),
+        max(0.0, time.time() - max(published)) if published else None,
         _as_text(keys.event_timestamps.max()) if len(keys) else None,
         presence,
         _structure_bytes(layers, features),
@@ -380,7 +382,7 @@ def pin(
     opened = opened_view(store, view)
     if not opened.is_pinned:
         unsealed_rows = opened.stats().unsealed_rows
-        if unsealed_rows and opened.sealed() and not may_hide(unsealed_rows):
+        if unsealed_rows and opened.state.sealed and not may_hide(unsealed_rows):
             return None
     return holding.pin(opened, versions)
 

@@ -116,7 +116,7 @@ def divide(
             # `moved.seal` would wait for the view's lease, which is held here. A view that was written and
             # then emptied is sealed, too: its readers, and the next rows, need what a seal knows. Its log has
             # no commits if it was emptied before it was divided last.
-            was_written = former.sealed() is not None or any(end.number >= 0 for _, end in ends)
+            was_written = former.state.sealed is not None or any(end.number >= 0 for _, end in ends)
             joint_seal.seal_bases(moved.shards, moved.approve, was_written)
             for part, end in ends:
                 if not part.row_log.is_at_end(end):

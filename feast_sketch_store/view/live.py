@@ -22,7 +22,6 @@ from feast_sketch_store.errors import DamagedFileError, SettingsError, SketchSto
 from feast_sketch_store.kernel import ReadFault
 from feast_sketch_store.layers import LayerAnswer, SealedRows
 from feast_sketch_store.metrics import ViewMetrics
-from feast_sketch_store.snapshot.files import SnapshotFile
 from feast_sketch_store.storage.base import Storage
 from feast_sketch_store.threads import in_threads
 from feast_sketch_store.view.background import Poller
@@ -479,17 +478,6 @@ class LiveView(ABC, Generic[V]):
         return any(shard.state.pinned for shard in self.shards.values())
 
     # -- sizes ---------------------------------------------------------------------------------
-
-    def sealed(self) -> tuple[SealedRows, SnapshotFile] | None:
-        """The sealed rows of the shards that are served, as of the last refresh, and the newest of their
-        files; None before the first seal.
-        """
-        state = self.state
-        files = [shard.snapshot for shard in state.shards.values() if shard.snapshot is not None]
-        sealed = state.sealed
-        if sealed is None or not files:
-            return None
-        return sealed, max(files, key=lambda file: file.published_at())
 
     def stats(self) -> ViewStats:
         """Sizes of all served shards together, as of now."""

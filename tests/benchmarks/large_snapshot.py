@@ -27,8 +27,8 @@ def _enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     """
     view = store.online.view(store.config, rows.view)  # type: ignore[attr-defined]
     view.refresh()
-    shards, small = view.sealed()
-    (layer,) = shards.layers
+    (shard,) = view.state.shards.values()
+    layer, small = shard.sealed, shard.snapshot
     hashes = hash_serialized_keys(serialize_entity_keys(entity_keys(list(range(rows.num_users)))))
     description, arrays = small.open("base")
     feature = layer.features["viewed"]

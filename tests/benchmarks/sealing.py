@@ -92,12 +92,11 @@ def _seal_here(path: Path, element: FeastType) -> None:
     view = View(LocalStorage(path), settings)
     before = begin_peak()
     duration, _ = seconds(view.seal)
-    sealed = view.sealed()
-    assert sealed is not None
-    shards, snapshot = sealed
-    (layer,) = shards.layers
-    grown = memory("VmHWM") - before - snapshot.size_bytes()
-    print(json.dumps({"seconds": duration, "facts": layer.num_facts, "memory": grown}))
+    (shard,) = view.state.shards.values()
+    assert shard.sealed is not None
+    assert shard.snapshot is not None
+    grown = memory("VmHWM") - before - shard.snapshot.size_bytes()
+    print(json.dumps({"seconds": duration, "facts": shard.sealed.num_facts, "memory": grown}))
 
 
 if __name__ == "__main__":

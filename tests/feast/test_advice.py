@@ -49,7 +49,7 @@ def test_what_the_order_of_an_array_costs_is_told_with_its_bytes(make_harness, m
     harness.write_many([(harness.key(user_id=n), v, harness.noon(), None) for n, v in enumerate(values)])
     harness.store.seal(harness.config, harness.view)
     (message,) = apply_all(harness, [harness.view], caplog)
-    (layer,) = harness.store.view(harness.config, harness.view).sealed()[0].layers
+    (layer,) = harness.store.view(harness.config, harness.view).state.sealed.layers
     # 64 rows of 16 elements, each one of 79 values, which takes 7 bits.
     exactly = 64 * 16 * 7 // 8 + layer.features["last"].vocabulary.size_bytes
     now = round(layer.size_bytes_of("last"))
@@ -102,7 +102,7 @@ def test_shards_of_a_small_view_are_told_with_their_bytes(
         harness.store.online_write_batch(harness.config, table, rows, None)
         assert harness.store.seal(harness.config, table)
     (message,) = apply_all(harness, [view, whole], caplog)
-    layers = harness.store.view(harness.config, view).sealed()[0].layers
+    layers = harness.store.view(harness.config, view).state.sealed.layers
     copies, size = 3 * layers[0].vocabulary_bytes, sum(layer.size_bytes for layer in layers)
     assert copies > 0
     assert f"history (2,000 facts in 4 shards; {copies:,} of {size:,} bytes are copies)." in message

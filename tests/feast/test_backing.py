@@ -216,7 +216,7 @@ def test_a_read_on_the_event_loop_gives_the_rows_of_a_plain_one(sqlite_shop, fea
 def test_the_sealed_rows_hold_no_value_of_a_backed_feature(sqlite_shop):
     sqlite_shop.write(users(range(NUM_USERS), text="z" * 1000))
     sqlite_shop.view.seal()
-    sealed = sqlite_shop.view.sealed()[0]
+    sealed = sqlite_shop.view.state.sealed
     assert sealed.layers[0].size_bytes < 10_000
     assert {n: f.structure for n, f in sealed.layers[0].features.items() if n in ("embedding", "bio")} == {
         "embedding": "backing",

@@ -91,7 +91,7 @@ def scores(harness, users):
 
 def report(harness, name):
     opened = harness.store.view(harness.config, harness.view)
-    found = maintenance._feature_report(opened.sealed()[0], name, 0.0)
+    found = maintenance._feature_report(opened.state.sealed, name, 0.0)
     return found
 
 
@@ -180,7 +180,7 @@ def test_a_delta_has_the_scores_of_its_base(harness):
     opened = harness.store.view(harness.config, harness.view)
     before = scores(harness, range(1000, 1030)).tolist()
     assert opened.seal(as_delta=True)
-    sealed, _ = opened.sealed()
+    sealed = opened.state.sealed
     assert (len(sealed.bases), len(sealed.deltas)) == (1, 1)
     assert opened.stats().unsealed_rows == 0
     assert scores(harness, range(1000, 1030)).tolist() == before

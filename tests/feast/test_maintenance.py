@@ -133,12 +133,12 @@ class TestInspect:
         assert (viewed.vocabulary, viewed.facts, viewed.codec) == (NUM_USERS + 1, 2 * NUM_USERS, "membership")
         assert (country.vocabulary, country.facts, country.codec) == (1, NUM_USERS, "categorical")
         assert report.facts == viewed.facts + country.facts == 3 * NUM_USERS
-        layer, snapshot = open_view(store, "history").sealed()
-        assert report.bits_per_fact == 8 * snapshot.size_bytes() / report.facts
+        (shard,) = open_view(store, "history").state.shards.values()
+        assert report.bits_per_fact == 8 * shard.snapshot.size_bytes() / report.facts
         assert 7 < report.table_bits_per_fact < report.bits_per_fact
         assert report.structure_bytes == {
             "bloom": viewed.size_bytes + country.size_bytes,
-            "rows": layer.layers[0].size_bytes - viewed.size_bytes - country.size_bytes,
+            "rows": shard.sealed.size_bytes - viewed.size_bytes - country.size_bytes,
         }
         assert report.expired_rows == 0
         assert 0 <= report.snapshot_age_seconds < 3600
@@ -179,7 +179,7 @@ class TestInspect:
         small a table may have fewer ones than it was sized for, never more."""
         viewed = maintenance.inspect(store, "history").features[0]
         assert 0.008 < viewed.expected_rate < 0.01 * 1.002
-        (feature,) = open_view(store, "history").sealed()[0].features(viewed.name)
+        (feature,) = open_view(store, "history").state.sealed.features(viewed.name)
         rate = measured_fill(feature.filter) ** feature.symbols.num_hashes
         assert viewed.sampled_rate == pytest.approx(rate, abs=5 * (rate / 200_000) ** 0.5)
         assert viewed.sampled_within == within(viewed.sampled_rate, 200_000)

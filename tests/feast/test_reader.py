@@ -469,9 +469,8 @@ def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
         harness.store.seal(harness.config, harness.view)
     view = harness.reopened().store.view(harness.config, harness.view)
     view.refresh()
-    shards, newest = view.sealed()
-    (layer,) = shards.layers
-    path = Path(newest.where())
+    (shard,) = view.state.shards.values()
+    path, layer = Path(shard.snapshot.where()), shard.sealed
     content, table = path.read_bytes(), layer.features["viewed"].filter.words.tobytes()
     place = content.index(table)
     path.write_bytes(content[:place] + bytes(len(table)) + content[place + len(table) :])

@@ -205,7 +205,7 @@ def test_initialize_reads_all_snapshots(make_store, make_history, monkeypatch, c
     assert "'odd' is not ready" in caplog.text
     for name in ("history", "past"):
         view = fresh._get_provider().online_store.view(fresh.config, fresh.get_feature_view(name))
-        checks = [check for layer in view.sealed()[0].layers for check in layer.checks]
+        checks = [check for layer in view.state.sealed.layers for check in layer.checks]
         assert checks
         assert not any(check.unchecked.any() for check in checks)
     asyncio.run(fresh.close())

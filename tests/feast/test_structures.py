@@ -133,7 +133,7 @@ def test_filters_by_cluster(make_store, style):
         # 200,000 questions; but in so small a table those about one entity are not independent.
         assert found[name].sampled_rate == pytest.approx(found[name].expected_rate, rel=0.3)
     assert maintenance.verify(store, "history").problems == []
-    (layer,) = view.sealed()[0].layers
+    (layer,) = view.state.sealed.layers
     (filters,) = [s for s in layer.structures if s.kind == "clustered"]
     assert sum(filters.size_bytes_of(name) for name in ("viewed", "sizes")) == pytest.approx(
         filters.size_bytes

@@ -114,7 +114,7 @@ def test_twice_the_features_take_twice_the_calls(tmp_path):
             calls(first_read),
             calls(read_of_each),
         ]
-        assert isinstance(view.sealed()[0].layers[0], SketchLayer)
+        assert isinstance(view.state.sealed.layers[0], SketchLayer)
     small, medium, large = (np.array(counts[number]) for number in (60, 120, 240))
     # What does not depend on the features is in all three, so their differences grow as the features do.
     assert ((large - medium) < 2.3 * (medium - small)).all(), counts

@@ -178,7 +178,7 @@ def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, c
     found = answer.features["viewed"]
     shown = feast_values(found)
     assert [set(value.string_set_val.val) for value in shown] == list(written.values())
-    (layer,) = view.sealed()[0].layers
+    (layer,) = view.state.sealed.layers
     assert isinstance(layer, SketchLayer)
     assert [layer.features[name].structure for name in names] == ["sets", "column"][: len(names)]
     assert layer.table_bytes == 0
@@ -195,5 +195,5 @@ def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
     ]
     view.write(rows)
     assert view.seal()
-    assert [f.structure for f in view.sealed()[0].features("viewed")] == ["sets"]
+    assert [f.structure for f in view.state.sealed.features("viewed")] == ["sets"]
     assert not caplog.records

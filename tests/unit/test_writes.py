@@ -127,7 +127,7 @@ def test_small_writes_wait_for_no_seal_not_even_the_first_one(make_view, monkeyp
     _, may_publish = slowly(view, monkeypatch)
     for user in range(6):
         view.write([row(user, "x")])
-    assert view.sealed() is None
+    assert view.state.sealed is None
     may_publish.set()
     view.settle()
     assert view.stats().sealed_entities >= 4
