@@ -259,7 +259,7 @@ class RowLog:
         start = self._wal.start(number + 1)
         if start is not None and (found := self._wal.read(start)) is not None:
             return found
-        return self._wal.read_from_start() or ([], None)
+        return self._wal.read() or ([], None)
 
     def table_rows(self) -> LogRead:
         """The rows of the table."""

@@ -140,7 +140,7 @@ class WriteAheadLog:
             return self._open(cursor.next_number) is None
         with suppress(MissingFileError, RewrittenError):
             # Bytes that are no record are from a writer that died.
-            return not self._has_more(cursor) or self._read(cursor) == ([], cursor)
+            return not self._has_more(cursor) or self._behind(cursor) == ([], cursor)
         return False
 
     def _has_more(self, cursor: Cursor) -> bool:
@@ -173,7 +173,7 @@ class WriteAheadLog:
         """Segments that end within a record because the writer died or is still writing."""
         found = []
         for start in self.starts():
-            end = self._read(start)
+            end = self._behind(start)
             if end is not None and end[1].segment == start.segment and self._has_more(end[1]):
                 found.append(start.segment)
         return found
@@ -191,8 +191,9 @@ class WriteAheadLog:
             if (cursor := self._open(first)) is not None:
                 yield cursor
 
-    def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits after a position, and the position after them; None if the position no longer exists.
+    def read(self, cursor: Cursor | None = None) -> tuple[list[Commit], Cursor] | None:
+        """The commits after a position, by default all, and the position after them; None if the position no
+        longer exists, or there is no log.
 
         Raises RewrittenError: the write of the last record had failed and another one took its place; or this
         may be so, because the segment is gone and the position was not durable when it was read.
@@ -206,21 +207,17 @@ class WriteAheadLog:
                     held.enter_context(self._storage.lease(_LOCK, wait=True))
                 return self._read(cursor)
 
-    def read_from_start(self) -> tuple[list[Commit], Cursor] | None:
-        """All commits of the log, and the position after them; None if there is no log. Raises as `read`."""
-        return self._from_start(self.read)
-
-    def _from_start(
-        self, read: Callable[[Cursor], tuple[list[Commit], Cursor] | None]
-    ) -> tuple[list[Commit], Cursor] | None:
+    def _read(self, cursor: Cursor | None) -> tuple[list[Commit], Cursor] | None:
+        if cursor is not None:
+            return self._behind(cursor)
         # Where records were dropped after they were listed, there are others: the log is not gone.
         while starts := [*self.starts()]:
             for start in starts:
-                if (found := read(start)) is not None:
+                if (found := self._behind(start, is_start=True)) is not None:
                     return found
         return None
 
-    def _read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
+    def _behind(self, cursor: Cursor, is_start: bool = False) -> tuple[list[Commit], Cursor] | None:
         commits: list[Commit] = []
         while True:
             info = self._storage.info(cursor.segment)
@@ -388,9 +385,9 @@ class WriteAheadLog:
             if self.is_at_end(self._tail):
                 return Tail([], self._tail, True)
             with suppress(RewrittenError):
-                if (found := self._read(self._tail)) is not None:
+                if (found := self._behind(self._tail)) is not None:
                     return Tail(*found, True)
-        found = self._from_start(self._read)
+        found = self._read(None)
         return Tail([], None, False) if found is None else Tail(*found, False)
 
     def _append(self, tail: Cursor, pieces: list[bytes | memoryview], next_number: int) -> None:

@@ -98,17 +98,11 @@ class ObjectWriteAheadLog(WriteAheadLog):
                 yield start
                 return
 
-    def read(self, cursor: Cursor) -> tuple[list[Commit], Cursor] | None:
-        """The commits after a position, and the one after them; None if the position no longer exists."""
+    def read(self, cursor: Cursor | None = None) -> tuple[list[Commit], Cursor] | None:
+        """See `WriteAheadLog.read`; no record is ever half written."""
         return self._read(cursor)
 
-    def _from_start(
-        self, read: Callable[[Cursor], tuple[list[Commit], Cursor] | None]
-    ) -> tuple[list[Commit], Cursor] | None:
-        # Erased records come before all others, and their rows are in the table.
-        return super()._from_start(partial(self._read, skips_erased=True))
-
-    def _read(self, cursor: Cursor, skips_erased: bool = False) -> tuple[list[Commit], Cursor] | None:
+    def _behind(self, cursor: Cursor, is_start: bool = False) -> tuple[list[Commit], Cursor] | None:
         known = int(bool(cursor.segment))
         first = cursor.next_number
         numbers = self._numbers(cursor.identity, first - 1 - known)
@@ -119,20 +113,18 @@ class ObjectWriteAheadLog(WriteAheadLog):
         if self._identity() != cursor.identity:
             return None
         try:
-            records = self._records(cursor.identity, numbers)
+            records = [*in_threads(partial(self._record, cursor.identity), numbers, _FETCHERS)]
         except MissingFileError:
             return None
         num_erased = sum(record.kind == CLOSED for record in records)
-        if num_erased and not skips_erased:
+        # Erased records come before all others, and their rows are in the table.
+        if num_erased and not is_start:
             return None  # absorbed meanwhile
         commits = commits_of(records[num_erased:], self._table)
         if not numbers:
             return commits, cursor
         last = numbers[-1]
         return commits, Cursor(_name(cursor.identity, last), "", cursor.identity, 0, last + 1)
-
-    def _records(self, identity: bytes, numbers: Sequence[int]) -> list[Record]:
-        return list(in_threads(lambda number: self._record(identity, number), numbers, _FETCHERS))
 
     def _record(self, identity: bytes, number: int) -> Record:
         name = _name(identity, number)
