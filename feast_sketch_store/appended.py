@@ -44,9 +44,7 @@ from feast_sketch_store.reading.ragged import (
     Moments,
     RaggedLists,
     column_of,
-    read_lists,
-    require_attributes,
-    window_of_lists,
+    question_of_lists,
 )
 from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.count_log import counts_array
@@ -349,7 +347,7 @@ class Lists(AppendedItems):
         DamagedFileError : a file of the view cannot be read.
         """
         hashes = self._hash(entities)
-        window = window_of_lists(
+        question = question_of_lists(
             self._where,
             self._codec,
             self._view.settings.ttl_microseconds,
@@ -358,13 +356,13 @@ class Lists(AppendedItems):
             limit,
             until,
             inclusive,
+            attributes,
         )
-        require_attributes(self._where, self._codec, attributes)
         asked = (self._codec if attributes else self._codec.feature,)
 
         def read(state: State) -> RaggedLists:
             rows, (column,) = state.row_reader(asked), state.columns(asked)
-            lists, num_found = read_lists(state, rows, column, self._codec, hashes, window, attributes)
+            lists, num_found = question.read(state, rows, column, hashes)
             self._view.metrics.count_read(len(hashes), num_found)
             return lists
 

@@ -23,6 +23,7 @@ from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import NO_TIMESTAMP, TIMESTAMP, EncodedFeature, never_written
 from feast_sketch_store.rows.limits import aware, impossible_moment
+from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.view.live_shard import expire_before_of
 from feast_sketch_store.view.state import State
 
@@ -156,40 +157,59 @@ def column_of(answer: LayerAnswer, codec: FeatureCodec, num_entities: int) -> pa
 # -- lists as of now or of moments ------------------------------------------------------------------------
 
 
-class ListWindow(NamedTuple):
-    """The items of lists that a read shows."""
+class ListQuestion(NamedTuple):
+    """What a read of a list asks for."""
 
+    codec: FeatureCodec  # of the list, which no layer may have yet
     # microseconds since 1970 of the oldest item; or int64[n, 2], for each entity that time and one in the
     # first tick that is too new
     bounds: int | NDArray[np.int64]
     limit: int  # the most items per entity; NO_LIMIT for as many as the list shows
+    attributes: Sequence[str] = ()  # features that are attributes of the items, to be read with them
 
-    @property
-    def is_past(self) -> bool:
-        """Whether each entity has a moment of its own."""
-        return not isinstance(self.bounds, int)
+    def read(
+        self, state: State, rows: RowReader, column: Column, entity_hashes: NDArray[np.uint64]
+    ) -> tuple[RaggedLists, int]:
+        """The lists of entities, uint64[n, 2], in a state, and how many of them have a row.
 
-    def complete(
-        self,
-        state: State,
-        codec: FeatureCodec,
-        cut: NDArray[np.bool_],
-        indptr: NDArray[np.int64],
-        times: NDArray[np.int64],
-    ) -> NDArray[np.bool_] | None:
-        """Which lists have all items that a read at the moment could have shown: bool[n]; None as of now.
-
-        Seals drop items beyond the list's limit and reserve, and expired ones.
-
-        Parameters
-        ----------
-        cut : bool[n], the lists that end where a seal dropped items beyond the limit.
-        indptr, times : of the lists that were read, see `RaggedLists`.
+        ``rows`` and ``column`` are of the state, with the list alone, with stamps if attributes are wanted.
         """
-        if isinstance(self.bounds, int):
-            return None
-        assert codec.listing is not None
-        limit = min(self.limit, codec.listing.limit or NO_LIMIT)
+        cut = None if isinstance(self.bounds, int) else np.zeros(len(entity_hashes), np.bool_)
+        if column.codec is None:
+            column = Column(self.codec.feature, self.codec)
+        indptr, ids, stamps, vocabulary, num_found = read_items(
+            rows, column, entity_hashes, self.bounds, self.limit, cut
+        )
+        times, beside = self._without_codes(stamps)
+        complete = None if cut is None else self._complete(state, cut, indptr, times)
+        lists = RaggedLists(indptr, ids, times, vocabulary.values, self.codec, complete, beside)
+        return lists, num_found
+
+    def _without_codes(
+        self, stamps: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], dict[str, NDArray[np.uint8]]]:
+        """The times of items, int64[nnz], and the ids of their attributes, see `RaggedLists`. If none are
+        wanted, the stamps are times.
+        """
+        if not self.attributes:
+            return stamps, {}
+        listing, ids = self._listing, {}
+        codes = listing.codes_of(stamps).astype(np.uint16)
+        for name in self.attributes:
+            attribute, step = listing.digit_of(name)
+            ids[name] = (codes // step % len(attribute.values)).astype(np.uint8)
+        return listing.times_of(stamps), ids
+
+    def _complete(
+        self, state: State, cut: NDArray[np.bool_], indptr: NDArray[np.int64], times: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """Which lists have all items that a read at the moment could have shown: bool[n].
+
+        Seals drop items beyond the list's limit and reserve, and expired ones. A list that is ``cut``,
+        bool[n], ends where a seal dropped items beyond the limit.
+        """
+        assert not isinstance(self.bounds, int)
+        limit = min(self.limit, self._listing.limit or NO_LIMIT)
         sealed = [layer for shard in state.shards.values() for layer in shard.sealed_layers]
         complete_since = max((layer.complete_since for layer in sealed), default=NO_TIMESTAMP)
         may_lack = self.bounds[:, 0] < complete_since
@@ -198,8 +218,13 @@ class ListWindow(NamedTuple):
         may_lack[full] &= times[indptr[full + 1] - 1] < complete_since
         return np.asarray(~(cut | may_lack))
 
+    @property
+    def _listing(self) -> Listing:
+        assert self.codec.listing is not None
+        return self.codec.listing
 
-def window_of_lists(
+
+def question_of_lists(
     where: str,
     codec: FeatureCodec,
     ttl_microseconds: int | None,
@@ -208,14 +233,19 @@ def window_of_lists(
     limit: Any,
     until: Moments | None,
     is_inclusive: bool,
-) -> ListWindow:
-    """The items that a read of a list shows; parameters as those of `SketchReader.lists`.
+    attributes: Any,
+) -> ListQuestion:
+    """What a read of a list asks for; parameters as those of `SketchReader.lists`.
 
     ``where`` is the list in messages.
 
-    Raises RowError: the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has
-    no time zone, or is missing.
+    Raises
+    ------
+    UnsupportedFeatureError : the items lack an attribute.
+    RowError : the limit is not a whole number from 1; ``min_timestamp`` is no datetime; or a moment has no
+        time zone, or is missing.
     """
+    _require_attributes(where, codec, attributes)
     if limit is None:
         limit = NO_LIMIT
     elif not isinstance(limit, int | Integral) or isinstance(limit, bool) or limit < 1:
@@ -225,13 +255,13 @@ def window_of_lists(
     limit = min(int(limit), NO_LIMIT)
     oldest = NO_TIMESTAMP if min_timestamp is None else _microseconds_of(min_timestamp, where)
     if until is None:
-        return ListWindow(max(expire_before_of(ttl_microseconds), oldest), limit)
+        return ListQuestion(codec, max(expire_before_of(ttl_microseconds), oldest), limit, attributes)
     moments = _moments(until, num_entities, where)
     bounds = np.empty((num_entities, 2), np.int64)
     bounds[:, 0] = oldest if ttl_microseconds is None else np.maximum(moments - ttl_microseconds, oldest)
     assert codec.listing is not None
     bounds[:, 1] = moments + codec.listing.resolution_microseconds * is_inclusive
-    return ListWindow(bounds, limit)
+    return ListQuestion(codec, bounds, limit, attributes)
 
 
 def _microseconds_of(moment: object, where: str) -> int:
@@ -276,11 +306,8 @@ def _moments(until: Moments, number: int, where: str) -> NDArray[np.int64]:
     return moments
 
 
-def require_attributes(where: str, codec: FeatureCodec, names: Any) -> None:
-    """Check that the items of a list have some attributes; ``where`` is the list in messages.
-
-    Raises UnsupportedFeatureError: they lack one.
-    """
+def _require_attributes(where: str, codec: FeatureCodec, names: Any) -> None:
+    """Raise UnsupportedFeatureError: the items of a list lack some attributes."""
     are_names = isinstance(names, tuple | list | Sequence) and not isinstance(names, str)
     if are_names and not names:
         return
@@ -293,49 +320,3 @@ def require_attributes(where: str, codec: FeatureCodec, names: Any) -> None:
         raise UnsupportedFeatureError(
             f"items of the {where} have no attribute {missing[0]!r}; they have {own}"
         )
-
-
-def without_codes(
-    codec: FeatureCodec, stamps: NDArray[np.int64], names: Sequence[str]
-) -> tuple[NDArray[np.int64], dict[str, NDArray[np.uint8]]]:
-    """The times of items, int64[nnz], and the ids of some of their attributes, see `RaggedLists`. Without
-    ``names`` the stamps are times.
-    """
-    if not names:
-        return stamps, {}
-    listing = codec.listing
-    assert listing is not None
-    codes, ids = listing.codes_of(stamps).astype(np.uint16), {}
-    for name in names:
-        attribute, step = listing.digit_of(name)
-        ids[name] = (codes // step % len(attribute.values)).astype(np.uint8)
-    return listing.times_of(stamps), ids
-
-
-def read_lists(
-    state: State,
-    rows: RowReader,
-    column: Column,
-    codec: FeatureCodec,
-    entity_hashes: NDArray[np.uint64],
-    window: ListWindow,
-    attributes: Sequence[str] = (),
-) -> tuple[RaggedLists, int]:
-    """The lists of entities in a state, and how many of them have a row.
-
-    Parameters
-    ----------
-    rows, column : of the state, with the list alone, with stamps if attributes are wanted.
-    codec : of the list, which no layer may have yet.
-    entity_hashes : uint64[n, 2]
-    attributes : features that are attributes of the items, to be read with them.
-    """
-    cut = np.zeros(len(entity_hashes), np.bool_) if window.is_past else None
-    if column.codec is None:
-        column = Column(codec.feature, codec)
-    indptr, ids, stamps, vocabulary, num_found = read_items(
-        rows, column, entity_hashes, window.bounds, window.limit, cut
-    )
-    times, beside = without_codes(codec, stamps, attributes)
-    complete = None if cut is None else window.complete(state, codec, cut, indptr, times)
-    return RaggedLists(indptr, ids, times, vocabulary.values, codec, complete, beside), num_found

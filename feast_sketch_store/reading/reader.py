@@ -35,9 +35,7 @@ from feast_sketch_store.reading.ragged import (
     Moments,
     RaggedLists,
     column_of,
-    read_lists,
-    require_attributes,
-    window_of_lists,
+    question_of_lists,
 )
 from feast_sketch_store.reading.repository import find_view
 from feast_sketch_store.reading.values import Candidates, Numbering, shape_of
@@ -542,19 +540,23 @@ class SketchReader:
         codec, entity_hash = self._codec(feature), self._keys.hash(entities)
         if not codec.is_list:
             raise UnsupportedFeatureError(f"feature {feature!r} of view {self._name!r} is not a list")
-        where = f"list {feature!r} of feature view {self._name!r}"
-        require_attributes(where, codec, attributes)
         hashes = self.hash(entities) if entity_hash is None else hashes_of(entity_hash)
-        window = window_of_lists(
-            where, codec, self._ttl_microseconds, len(hashes), min_timestamp, limit, until, inclusive
+        question = question_of_lists(
+            f"list {feature!r} of feature view {self._name!r}",
+            codec,
+            self._ttl_microseconds,
+            len(hashes),
+            min_timestamp,
+            limit,
+            until,
+            inclusive,
+            attributes,
         )
 
         def read(state: State) -> RaggedLists:
             single = self._single_of(state, feature, codec if attributes else None)
             assert single.rows is not None
-            lists, num_found = read_lists(
-                state, single.rows, single.column, codec, hashes, window, attributes
-            )
+            lists, num_found = question.read(state, single.rows, single.column, hashes)
             self._view.metrics.count_read(len(hashes), num_found)
             return lists
 

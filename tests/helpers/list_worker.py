@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from feast_sketch_store.reading.ragged import ListWindow, RaggedLists, read_lists
+from feast_sketch_store.reading.ragged import ListQuestion, RaggedLists
 from feast_sketch_store.rows.codecs import LIST, FeatureCodec
 from feast_sketch_store.rows.encoding import deletion_rows
 from feast_sketch_store.rows.list_log import ListRows
@@ -89,12 +89,12 @@ class ListWorker:
     ) -> tuple[list[list[Item]], bool]:
         """The items of each of the first users, newest first, and whether there are sealed ones."""
         view = self._view if has_settings else ReadOnlyView(self._storage, SETTINGS.view, 0.0)
-        hashes, window = user_hashes(range(num_users)), ListWindow(since, limit)
+        hashes, question = user_hashes(range(num_users)), ListQuestion(CODEC, since, limit)
 
         def read_in(state: State) -> RaggedLists:
             asked = (CODEC.feature,)
             rows, (column,) = state.row_reader(asked), state.columns(asked)
-            return read_lists(state, rows, column, CODEC, hashes, window)[0]
+            return question.read(state, rows, column, hashes)[0]
 
         found = view.with_state(read_in)
         items = list(zip(found.values.to_pylist(), found.microseconds.tolist(), strict=True))
