@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from feast_sketch_store.rows.codecs import (
     BACKING,
@@ -51,23 +51,81 @@ JOB: Final = "job"
 _VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
+@dataclass(frozen=True)
+class Setting:
+    """An option of the store, a tag, or both; or a part of one, which is a field of a dataclass."""
+
+    name: str  # of the option; a tag has the prefix `TAG_PREFIX`
+    read: Reader | type  # its reader, or the dataclass that has its parts
+    default: Any  # what holds where it is not set
+    help: str  # what it means, in Markdown
+    scopes: Sequence[str] = (STORE,)  # where it may be set
+    shown: str | None = None  # the default on the reference page; None for the default itself
+    form: str = ""  # how it is written, if its reader does not say
+    first: str = ""  # the part that may be written in place of a mapping
+    words: Mapping[str, Any] = field(default_factory=dict)  # texts that stand for a whole mapping
+    of_feature: Reader | None = None  # its reader as a tag of a feature, if that is another one
+
+    def parts(self, scope: str) -> "dict[str, Setting]":
+        """The parts that may be set in a scope, by name; none if it is no mapping."""
+        found = {each.name: each.metadata["part"] for each in self._fields() if "part" in each.metadata}
+        return {name: part for name, part in found.items() if scope in part.scopes}
+
+    def _fields(self) -> Sequence[Any]:
+        return fields(self.read) if is_dataclass(self.read) else ()
+
+    def option(self, given: Any) -> Any:
+        """Read the setting as an option of the store.
+
+        Raises ValueError: it cannot work; the message does not name the setting.
+        """
+        if isinstance(self.read, Reader):
+            return None if given is None and self.default is None else self.read(given)
+        if isinstance(given, self.read) or (given is None and self.default is None):
+            return given
+        if isinstance(given, str) and given in self.words:
+            return self.words[given]
+        found = self._given_parts(given, STORE)
+        for each in self._fields():
+            if each.default is MISSING and each.name not in found:
+                raise ValueError(f"it needs the part {each.name!r}")
+        return self.read(**found)
+
+    def tag(self, given: Any, scope: str) -> Any:
+        """Read the setting as a tag: its value, or a dict with those parts that are given.
+
+        Raises ValueError: it cannot work; the message does not name the setting.
+        """
+        if isinstance(self.read, Reader):
+            return (self.of_feature if self.of_feature and scope == FEATURE else self.read)(given)
+        return self._given_parts(given, scope)
+
+    def _given_parts(self, given: Any, scope: str) -> dict[str, Any]:
+        known, content = self.parts(scope), values.from_yaml(given)
+        if not isinstance(content, Mapping):
+            if not self.first:
+                forms = " or ".join((*self.words, "a mapping"))
+                raise ValueError(f"it must be {forms}, such as {{{next(iter(known))}: ...}}")
+            content = {self.first: given}
+        found = {}
+        for name, value in content.items():
+            if name not in known:
+                raise ValueError(f"it has no part {name!r}; parts: {nearest_first(str(name), known)}")
+            try:
+                found[name] = known[name].tag(value, scope)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from error
+        return found
+
+
 # -- settings with parts -------------------------------------------------------------------------------
-
-
-class Part(NamedTuple):
-    """What the table says of a part of a setting."""
-
-    read: Reader
-    help: str
-    scopes: Sequence[str]
-    shown: str | None
 
 
 def part(
     read: Reader, default: Any, help_text: str, scopes: Sequence[str] = (STORE,), shown: str | None = None
 ) -> Any:
-    """A field of a dataclass; the parameters are those of `Setting`."""
-    return field(default=default, metadata={"part": Part(read, help_text, scopes, shown)})
+    """A field of a dataclass, which is a setting itself; its name is that of the field."""
+    return field(default=default, metadata={"part": Setting("", read, default, help_text, scopes, shown)})
 
 
 @dataclass(frozen=True)
@@ -248,73 +306,6 @@ class Score:
 
 
 # -- the table -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Setting:
-    """An option of the store, a tag, or both."""
-
-    name: str  # of the option; a tag has the prefix `TAG_PREFIX`
-    read: Reader | type  # its reader, or the dataclass that has its parts
-    default: Any  # what holds where it is not set
-    help: str  # what it means, in Markdown
-    scopes: Sequence[str] = (STORE,)  # where it may be set
-    shown: str | None = None  # the default on the reference page; None for the default itself
-    form: str = ""  # how it is written, if its reader does not say
-    first: str = ""  # the part that may be written in place of a mapping
-    words: Mapping[str, Any] = field(default_factory=dict)  # texts that stand for a whole mapping
-    of_feature: Reader | None = None  # its reader as a tag of a feature, if that is another one
-
-    def parts(self, scope: str) -> dict[str, Part]:
-        """The parts that may be set in a scope, by name; none if it is no mapping."""
-        found = {each.name: each.metadata["part"] for each in self._fields() if "part" in each.metadata}
-        return {name: part for name, part in found.items() if scope in part.scopes}
-
-    def _fields(self) -> Sequence[Any]:
-        return fields(self.read) if is_dataclass(self.read) else ()
-
-    def option(self, given: Any) -> Any:
-        """Read the setting as an option of the store.
-
-        Raises ValueError: it cannot work; the message does not name the setting.
-        """
-        if isinstance(self.read, Reader):
-            return None if given is None and self.default is None else self.read(given)
-        if isinstance(given, self.read) or (given is None and self.default is None):
-            return given
-        if isinstance(given, str) and given in self.words:
-            return self.words[given]
-        found = self._given_parts(given, STORE)
-        for each in self._fields():
-            if each.default is MISSING and each.name not in found:
-                raise ValueError(f"it needs the part {each.name!r}")
-        return self.read(**found)
-
-    def tag(self, given: Any, scope: str) -> Any:
-        """Read the setting as a tag: its value, or a dict with those parts that are given.
-
-        Raises ValueError: it cannot work; the message does not name the setting.
-        """
-        if isinstance(self.read, Reader):
-            return (self.of_feature if self.of_feature and scope == FEATURE else self.read)(given)
-        return self._given_parts(given, scope)
-
-    def _given_parts(self, given: Any, scope: str) -> dict[str, Any]:
-        known, content = self.parts(scope), values.from_yaml(given)
-        if not isinstance(content, Mapping):
-            if not self.first:
-                forms = " or ".join((*self.words, "a mapping"))
-                raise ValueError(f"it must be {forms}, such as {{{next(iter(known))}: ...}}")
-            content = {self.first: given}
-        found = {}
-        for name, value in content.items():
-            if name not in known:
-                raise ValueError(f"it has no part {name!r}; parts: {nearest_first(str(name), known)}")
-            try:
-                found[name] = known[name].read(value)
-            except ValueError as error:
-                raise ValueError(f"{name}: {error}") from error
-        return found
 
 
 SETTINGS: Final = (
@@ -632,10 +623,9 @@ def _tag_rows() -> Iterator[tuple[str, str, str, str]]:
 def _rows(setting: Setting, scope: str, name: str) -> Iterator[tuple[str, str, str, str]]:
     default = "" if is_dataclass(setting.default) and setting.parts(scope) else _shown(setting.default)
     yield f"`{name}`", _form(setting), default if setting.shown is None else setting.shown, setting.help
-    defaults = {each.name: each.default for each in setting._fields()}
     for title, part in setting.parts(scope).items():
-        default = _shown(defaults[title]) if part.shown is None else part.shown
-        yield f"`{name}: {{{title}}}`", part.read.form, default, part.help
+        default = _shown(part.default) if part.shown is None else part.shown
+        yield f"`{name}: {{{title}}}`", _form(part), default, part.help
 
 
 def _form(setting: Setting) -> str:
