@@ -243,12 +243,9 @@ class Structure(ABC):
 
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
-        """How it would keep a feature, and the cost.
+        """How it would keep a feature whose goal names it, or none; and the cost. None if it cannot.
 
         By default None: the structure serves a codec or a list of rows, never a goal.
-
-        Returns None if it cannot meet the goal, if the goal names another structure, or if the goal names
-        none and this structure is used only by name.
 
         Raises ValueError: the memory limit of the feature is too small.
         """

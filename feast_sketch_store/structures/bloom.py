@@ -37,7 +37,7 @@ from feast_sketch_store.structures.base import (
 )
 from feast_sketch_store.structures.costs import FilterPlan, Popularity, filter_offer
 from feast_sketch_store.structures.feature_rows import FeatureRows, Part
-from feast_sketch_store.structures.goals import AUTO, BLOOM, WEIGHTED_BLOOM, Goal, Offer
+from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM, Goal, Offer
 from feast_sketch_store.structures.parts import (
     WORDS,
     Described,
@@ -314,7 +314,7 @@ class BloomTable(Structure):
     @classmethod
     def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
         """See `Structure.offer`: unless named, a plain filter for an error rate, a weighted one otherwise."""
-        return filter_offer(goal, popularity) if goal.structure in (AUTO, *cls.names) else None
+        return filter_offer(goal, popularity)
 
     @classmethod
     def build(cls, features: Sequence[tuple[FeatureRows, FilterPlan]], rows: RowsToSeal) -> Self | Shortfall:

@@ -175,10 +175,9 @@ class StructureSelector:
 
 def in_sets(goal: Goal, popularity: Popularity) -> Offer:
     """The offer of sets for a feature that a filter cannot keep, or need not."""
-    offer = SetColumns.offer(replace(goal, structure=SETS), popularity)
-    assert offer is not None
     is_welcome = goal.structure == SETS or goal.may_choose
-    return offer._replace(failed="" if is_welcome else f"no filter keeps a {goal.measure} of {goal.amount:g}")
+    failed = "" if is_welcome else f"no filter keeps a {goal.measure} of {goal.amount:g}"
+    return SetColumns.offer(goal, popularity)._replace(failed=failed)
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,8 @@ class SetColumns(Structure):
     tells_states = True
 
     @classmethod
-    def offer(cls, goal: Goal, popularity: Popularity) -> Offer | None:
+    def offer(cls, goal: Goal, popularity: Popularity) -> Offer:
         """See `Structure.offer`; the plan is the popularity, from which `sets_bytes` gives joint sizes."""
-        if goal.structure != SETS and not goal.may_choose:
-            return None
         return Offer(cls.kind, popularity, sets_bytes([popularity]))
 
     @classmethod
