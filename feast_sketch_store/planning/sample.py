@@ -1,7 +1,7 @@
 """A sample of a view's membership features, and estimates of the whole view from it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -49,16 +49,17 @@ class FeatureSample:
         values = Vocabulary(self.vocabulary.values.filter(pa.array(kept)))
         return FeatureSample(values, self.rows.mapped(new_ids))
 
-    def of_rows(self, rows: NDArray[np.int64]) -> "FeatureSample":
-        """The feature of some of the entities, with the values that these have."""
-        taken = self.rows.take(rows)
-        counts = np.bincount(taken.ids, minlength=len(self.vocabulary))
-        ordered, new_ids = self.vocabulary.reordered(counts)
+    @classmethod
+    def of(
+        cls, vocabulary: Vocabulary, rows: Csr, samples: Sequence[NDArray[np.int64]]
+    ) -> "list[FeatureSample]":
+        """A feature in the rows of each sample, with the values that the first sample has."""
+        counts = np.bincount(rows.take(samples[0]).ids, minlength=len(vocabulary))
+        ordered, new_ids = vocabulary.reordered(counts)
         num_values = int((counts > 0).sum())
+        kept = Vocabulary(ordered.values.slice(0, num_values))
         new_ids[new_ids >= num_values] = -1
-        return FeatureSample(
-            Vocabulary(ordered.values.slice(0, num_values)), taken.mapped(new_ids).distinct()
-        )
+        return [cls(kept, rows.take(chosen).mapped(new_ids).distinct()) for chosen in samples]
 
     def full_counts(self, num_entities: int, num_facts: float) -> NDArray[np.int64]:
         """The estimated number of entities of the whole view with each value, descending: int64[>= V].
@@ -216,7 +217,9 @@ class Sample:
         """Two samples of the same view, each with every second entity."""
         found = []
         for rows in (np.sort(self.order[::2]), np.sort(self.order[1::2])):
-            features = {name: feature.of_rows(rows) for name, feature in self.features.items()}
+            features = {
+                n: FeatureSample.of(f.vocabulary, f.rows, [rows])[0] for n, f in self.features.items()
+            }
             hashes = self.entity_hashes[rows]
             found.append(replace(self, entity_hashes=hashes, features=features, stored=None))
         return found

@@ -29,7 +29,7 @@ from feast_sketch_store.rows.codecs import MEMBERSHIP, FeatureCodec
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import ENTITY_KEY, NO_TIMESTAMP, EncodedFeature, encode
 from feast_sketch_store.rows.entity_keys import find_sorted, hash_columns
-from feast_sketch_store.rows.vocabulary import Vocabulary, VocabularyBuilder
+from feast_sketch_store.rows.vocabulary import VocabularyBuilder
 from feast_sketch_store.settings.resolve import first_moment, join_key_columns
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.view.live_shard import expire_before_of
@@ -302,13 +302,8 @@ class _Collector:
         """The feature in the rows of each sample, with the vocabulary of the first sample."""
         vocabulary, _, parts = self._vocabulary.finish()
         symbols = np.concatenate([np.zeros(0, np.int32), *(part.astype(np.int32) for part in parts)])
-        collected = Csr.of_lengths(np.concatenate(self._lengths), symbols)
-        counts = np.bincount(collected.take(samples[0]).ids, minlength=len(vocabulary))
-        ordered, new_ids = vocabulary.reordered(counts)
-        num_values = int((counts > 0).sum())
-        kept = Vocabulary(ordered.values.slice(0, num_values))
-        new_ids[new_ids >= num_values] = -1
-        return [FeatureSample(kept, collected.take(rows).mapped(new_ids).distinct()) for rows in samples]
+        rows = Csr.of_lengths(np.concatenate(self._lengths), symbols)
+        return FeatureSample.of(vocabulary, rows, samples)
 
 
 def _offline_rows(view: PlannedView) -> pa.Table:
