@@ -47,13 +47,8 @@ from feast_sketch_store.settings.values import (
 )
 from feast_sketch_store.settings.view_settings import FeatureSettings
 from feast_sketch_store.structures import goals
-from feast_sketch_store.structures.goals import (
-    AUTO,
-    DEFAULT_CLUSTERS,
-    LEARNED_BLOOM,
-    SANDWICHED_BLOOM,
-    WEIGHTED_BLOOM,
-)
+from feast_sketch_store.structures.clusters import STYLES
+from feast_sketch_store.structures.goals import AUTO, DEFAULT_CLUSTERS, WEIGHTED_BLOOM
 from feast_sketch_store.structures.scalars import STATIC
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
 
@@ -62,7 +57,6 @@ if TYPE_CHECKING:
 
 DEFAULT_BINS: Final = 256
 DEFAULT_IDS: Final = 1_000  # of what was counted last, for each entity
-WITH_CLUSTERS: Final = (LEARNED_BLOOM, SANDWICHED_BLOOM, WEIGHTED_BLOOM)
 
 _MEASURES: Final = {NOISE: goals.NOISE_RATIO, ERROR: goals.ERROR_RATE, MEMORY: goals.MEMORY}
 # The tags that have an effect on features of a codec.
@@ -303,13 +297,13 @@ def _goal(
         target = Target(NOISE, AUTO_NOISE_RATIO)
     structure = settled("structure", options.structure, view_tags, tags)
     clusters = 0
-    if codec.name == MEMBERSHIP and structure in WITH_CLUSTERS:
+    if codec.name == MEMBERSHIP and structure in STYLES:
         usual = 0 if structure == WEIGHTED_BLOOM else DEFAULT_CLUSTERS
         clusters = settled("clusters", usual, view_tags, tags)
     elif "clusters" in tags:
         raise SettingsError(
             f"{where} has {TAG_PREFIX}clusters, which has no effect on structure {structure!r}; remove "
-            f"the tag, or choose {listed(WITH_CLUSTERS)}"
+            f"the tag, or choose {listed(STYLES)}"
         )
     if clusters and target.measure == MEMORY:
         raise SettingsError(

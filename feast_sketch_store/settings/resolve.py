@@ -24,10 +24,11 @@ from feast_sketch_store.rows.entity_keys import JoinKeys
 from feast_sketch_store.rows.increments import OPERATION, is_times_column
 from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.rows.lists import is_removed_name
-from feast_sketch_store.settings.features import WITH_CLUSTERS, StoreOptions, feature_settings
+from feast_sketch_store.settings.features import StoreOptions, feature_settings
 from feast_sketch_store.settings.table import CODEC_TAG, FEATURE, TAG_PREFIX, VIEW, read_tags, settled
 from feast_sketch_store.settings.values import listed
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings, cut_of, limited
+from feast_sketch_store.structures.clusters import STYLES
 from feast_sketch_store.structures.scalars import STATIC
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def _idle_problems(
     sets = [feature for feature in features.values() if feature.codec.name == MEMBERSHIP]
     idle = [name for name in _OF_SETS if name in view_tags and not sets]
     goals = [feature.target for feature in sets if isinstance(feature.target, Goal)]
-    if goals and "clusters" in view_tags and not any(goal.structure in WITH_CLUSTERS for goal in goals):
+    if goals and "clusters" in view_tags and not any(goal.structure in STYLES for goal in goals):
         idle.append("clusters")
     if goals and "target" in view_tags and all(goal.is_met_by_sets for goal in goals):
         idle.append("target")
