@@ -34,7 +34,7 @@ from feast_sketch_store.rows.listing import Listing
 from feast_sketch_store.rows.lists import as_sealed
 from feast_sketch_store.settings.table import CODEC_TAG, TAG_PREFIX
 from feast_sketch_store.settings.values import duration_text
-from feast_sketch_store.structures.choice import LayerOverhead
+from feast_sketch_store.structures.costs import index_bytes, packed_bytes
 from feast_sketch_store.structures.lists import ListFeature
 from feast_sketch_store.succinct import AttributeCodes, TimedLists
 from feast_sketch_store.succinct.coded_rows import code_lengths
@@ -182,8 +182,8 @@ def _point(
     """A point with these bits per row; ``items`` has the sample's number of items, and the kept share."""
     num_items, kept_share = items
     code_bytes = float(row_bits.sum()) * sample.scale / 8
-    rows = LayerOverhead.rows(sample.num_entities, sample.presence_error_rate, True)
-    row_bytes = rows.index_bytes + rows.columns_bytes
+    row_bytes = index_bytes(sample.num_entities, sample.presence_error_rate)
+    row_bytes += packed_bytes(sample.num_entities, 1)  # of timestamps, taken for two different ones
     # The index of rows: ascending numbers take the logarithm of their mean distance, and 2 bits each.
     starts = len(lists) * sample.num_entities * (2 + math.log2(max(1.0, row_bits.mean()))) / 8
     values = 0.0

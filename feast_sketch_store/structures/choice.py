@@ -29,9 +29,7 @@ from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.bloom import BloomTable
 from feast_sketch_store.structures.costs import (
     Popularity,
-    index_bytes,
     offer_of_memory,
-    packed_bytes,
     sets_bytes,
     table_bytes,
 )
@@ -57,13 +55,6 @@ class LayerOverhead:
     index_bytes: float
     columns_bytes: float
     may_list: bool = True  # whether the rows may be listed although no feature of the choice needs it
-
-    @classmethod
-    def rows(cls, num_rows: int, presence_error_rate: float, is_listed: bool) -> "LayerOverhead":
-        """A layer without scalars, whose rows have one shape and one timestamp."""
-        facts = (FactClass(num_rows, presence_error_rate),)
-        index = index_bytes(num_rows, presence_error_rate)
-        return cls(is_listed, facts, 1, 0.0, index, packed_bytes(num_rows, 1))
 
 
 class StructureSelector:

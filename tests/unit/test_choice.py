@@ -15,6 +15,13 @@ from tests.helpers.cases import case, for_each
 from tests.helpers.filters import expected_fill
 from tests.helpers.length import by_length
 
+
+def overhead_of(num_rows, rate, is_listed):
+    """A layer without scalars, whose rows have one shape and one timestamp."""
+    index = index_bytes(num_rows, rate)
+    return LayerOverhead(is_listed, (FactClass(num_rows, rate),), 1, 0.0, index, packed_bytes(num_rows, 1))
+
+
 RATE = 1e-5
 NUM_ROWS, VOCABULARY = 2000, 100
 # From 1,000 rows for the most popular symbol to 10 for the last.
@@ -23,7 +30,7 @@ KNOWN = Popularity(COUNTS, NUM_ROWS)
 FACTS = int(COUNTS.sum())
 PER_ROW = FACTS / NUM_ROWS
 TWO = dict.fromkeys("ab", KNOWN)
-OVERHEAD = LayerOverhead.rows(NUM_ROWS, RATE, False)
+OVERHEAD = overhead_of(NUM_ROWS, RATE, False)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +47,7 @@ def choose(goals, popularity, overhead, growth=1.0):
 
 
 def choice(measure, amount, structure="auto", known=KNOWN, is_listed=False):
-    overhead = LayerOverhead.rows(known.num_rows, RATE, is_listed)
+    overhead = overhead_of(known.num_rows, RATE, is_listed)
     return choose({"x": Goal(measure, amount, structure)}, {"x": known}, overhead)["x"]
 
 
@@ -131,7 +138,7 @@ def test_sets_are_chosen_exactly_where_the_layer_is_smaller(is_listed):
 
 @pytest.mark.has_long_form
 def test_features_share_the_cost_of_the_list():
-    often_wrong = LayerOverhead.rows(NUM_ROWS, 0.1, False)  # then a list takes more than rows in a filter
+    often_wrong = overhead_of(NUM_ROWS, 0.1, False)  # then a list takes more than rows in a filter
 
     def chosen(amount, **others):
         targets = {"a": Goal(NOISE_RATIO, amount), **others}
@@ -149,7 +156,7 @@ def test_features_share_the_cost_of_the_list():
 
 
 def test_a_bloom_filter_stays_one_beside_sets():
-    listed = LayerOverhead.rows(NUM_ROWS, RATE, True)
+    listed = overhead_of(NUM_ROWS, RATE, True)
     fixed = choose({"a": Goal(NOISE_RATIO, 1e-4), "b": Goal(ERROR_RATE, 0.1)}, TWO, listed)
     assert fixed == {"a": None, "b": FactClass(FACTS, 0.1)}
 
@@ -160,7 +167,7 @@ def test_of_several_features_those_are_in_sets_that_gain_most():
     targets = {name: Goal(NOISE_RATIO, amount) for name, amount in amounts.items()}
     popularity = dict.fromkeys(targets, KNOWN)
     for is_listed in (False, True):
-        chosen = choose(targets, popularity, LayerOverhead.rows(NUM_ROWS, RATE, is_listed))
+        chosen = choose(targets, popularity, overhead_of(NUM_ROWS, RATE, is_listed))
         filters = {name: choice(NOISE_RATIO, amount, "weighted_bloom") for name, amount in amounts.items()}
         sizes = {
             left: layer_bytes(*(filters[n] for n in left), sets=len(targets) - len(left), is_listed=is_listed)
