@@ -148,7 +148,9 @@ class OtherView:
 
 
 class Bridge(ABC):
-    """Reads the rows of one view. Every method raises `StorageError` when the store cannot be reached."""
+    """Reads the rows of one view. Every method raises `StorageError` when the store cannot be reached, or a
+    row cannot be read.
+    """
 
     has_keys: ClassVar[bool] = True  # whether the format has entity keys; otherwise it has only their hashes
     # whether `sample` may miss rows even if it returns fewer than asked for
@@ -195,6 +197,27 @@ class Bridge(ABC):
             return call()
         except self._errors as error:
             raise StorageError(f"{self.view}: {self._failure}: {error}") from error
+
+    def _entity(self, serialized: bytes | str) -> EntityKey:
+        """An entity key from its serialized form, or from the hexadecimal digits of it."""
+        try:
+            content = bytes.fromhex(serialized) if isinstance(serialized, str) else serialized
+            key: EntityKey = deserialize_entity_key(content, SERIALIZATION_VERSION)
+        except ValueError as error:
+            raise StorageError(f"{self.view}: an entity key cannot be read: {error}") from error
+        return key
+
+    def _values(self, content: Mapping[str, bytes | None]) -> dict[str, Value]:
+        """The values of the view's features that a row has, from their serialized forms by name."""
+        values = {}
+        for name in self.view.features:
+            if (stored := content.get(name)) is not None:
+                try:
+                    values[name] = Value.FromString(stored)
+                except Exception as error:  # the class that protobuf raises depends on its implementation
+                    reason = f"a value of feature {name!r} cannot be read: {error}"
+                    raise StorageError(f"{self.view}: {reason}") from error
+        return values
 
 
 class HashOrderedBridge(Bridge):
@@ -276,31 +299,3 @@ def entity_key(row: OtherRow) -> EntityKey:
     if isinstance(row.entity, str):
         raise TypeError("the format keeps no keys")
     return row.entity
-
-
-def entity_of(serialized: bytes | str, view: OtherView) -> EntityKey:
-    """An entity key from its serialized form, or from the hexadecimal digits of it.
-
-    Raises StorageError: it cannot be read.
-    """
-    try:
-        content = bytes.fromhex(serialized) if isinstance(serialized, str) else serialized
-        key: EntityKey = deserialize_entity_key(content, SERIALIZATION_VERSION)
-    except ValueError as error:
-        raise StorageError(f"{view}: an entity key cannot be read: {error}") from error
-    return key
-
-
-def values_of(content: Mapping[str, bytes | None], view: OtherView) -> dict[str, Value]:
-    """The values of a view's features that a row has, from their serialized forms by name.
-
-    Raises StorageError: one cannot be parsed.
-    """
-    values = {}
-    for name in view.features:
-        if (stored := content.get(name)) is not None:
-            try:
-                values[name] = Value.FromString(stored)
-            except Exception as error:  # the class that protobuf raises depends on its implementation
-                raise StorageError(f"{view}: a value of feature {name!r} cannot be read: {error}") from error
-    return values

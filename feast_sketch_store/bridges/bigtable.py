@@ -15,7 +15,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.cloud.bigtable import row_filters
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 1000
@@ -56,4 +56,4 @@ class BigtableBridge(HashKeyedBridge):
         except (KeyError, IndexError, ValueError) as error:
             raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
         entity = row.row_key.removesuffix(self._suffix).decode("ascii", "replace")
-        return OtherRow(entity, values_of(found, self.view), event)
+        return OtherRow(entity, self._values(found), event)

@@ -14,7 +14,7 @@ from cassandra.cluster import NoHostAvailable
 from cassandra.query import SimpleStatement
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView, entity_of, values_of
+from feast_sketch_store.bridges.base import HashOrderedBridge, OtherRow, OtherView
 from feast_sketch_store.rows.limits import aware
 
 _ROWS_A_CALL = 5000  # one for each feature of an entity
@@ -77,4 +77,4 @@ class CassandraBridge(HashOrderedBridge):
                 continue
             content = {name: value for _, _, name, value, _ in found}
             event = aware(max(moment for *_, moment in found))
-            yield OtherRow(entity_of(key, self.view), values_of(content, self.view), event)
+            yield OtherRow(self._entity(key), self._values(content), event)

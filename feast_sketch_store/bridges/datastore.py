@@ -14,7 +14,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.protobuf.message import DecodeError
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, values_of
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 500
@@ -49,4 +49,4 @@ class DatastoreBridge(HashKeyedBridge):
         except (KeyError, AttributeError, TypeError, DecodeError) as error:
             raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
         moment = None if created is None else created.astimezone(UTC)
-        return OtherRow(entity, values_of(content, self.view), event, moment)
+        return OtherRow(entity, self._values(content), event, moment)

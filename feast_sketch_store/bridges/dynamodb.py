@@ -12,7 +12,7 @@ from typing import Any
 import boto3
 from botocore.exceptions import BotoCoreError, ClientError
 
-from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, values_of
+from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page
 from feast_sketch_store.errors import StorageError
 from feast_sketch_store.planning.plan import Estimate
 
@@ -88,4 +88,4 @@ class DynamoBridge(Bridge):
             stored = {name: content["B"] for name, content in item["values"]["M"].items()}
         except (KeyError, ValueError, TypeError) as error:
             raise StorageError(f"{self.view}: an item is not one of Feast's: {error!r}") from error
-        return OtherRow(entity, values_of(stored, self.view), moment)
+        return OtherRow(entity, self._values(stored), moment)

@@ -15,7 +15,7 @@ from feast.infra.utils.hbase_utils import HbaseConstants
 from thriftpy2.thrift import TException
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, T, values_of
+from feast_sketch_store.bridges.base import HashKeyedBridge, OtherRow, OtherView, T
 from feast_sketch_store.errors import StorageError
 
 _ROWS_A_PAGE = 1000
@@ -57,7 +57,7 @@ class HBaseBridge(HashKeyedBridge):
         except (KeyError, struct.error) as error:
             raise StorageError(f"{self.view}: a row is not one of Feast's: {error!r}") from error
         entity = key.removesuffix(self._suffix).decode("ascii", "replace")
-        return OtherRow(entity, values_of(found, self.view), event, moment)
+        return OtherRow(entity, self._values(found), event, moment)
 
     def _called(self, call: Callable[[], T]) -> T:
         # The Thrift server closes connections after an idle minute. Then the pool opens a new one.

@@ -24,15 +24,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import (
-    Bridge,
-    OtherRow,
-    OtherView,
-    Page,
-    entity_key,
-    entity_of,
-    values_of,
-)
+from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, entity_key
 from feast_sketch_store.errors import RowError, StorageError
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import spread_of_total
@@ -164,13 +156,13 @@ class RedisBridge(Bridge):
         for (key, end), (*values, timestamp) in zip(mine, self._called(ask), strict=True):
             if timestamp is None:
                 continue  # the entity has rows of other views only
-            entity = entity_of(key[:end], self.view)
+            entity = self._entity(key[:end])
             content = dict(zip(self.view.features, values, strict=True))
             try:
                 moment = Timestamp.FromString(timestamp).ToDatetime(tzinfo=UTC)
             except (DecodeError, ValueError) as error:
                 raise StorageError(f"{self.view}: a timestamp cannot be read: {error}") from error
-            rows.append(OtherRow(entity, values_of(content, self.view), moment))
+            rows.append(OtherRow(entity, self._values(content), moment))
         return rows
 
     def _end_of_entity_key(self, key: bytes) -> int | None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 from urllib.parse import quote
 
 from feast_sketch_store import feast_parts
-from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, entity_of, values_of
+from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page
 from feast_sketch_store.errors import StorageError, shown
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.rows.entity_keys import key_text
@@ -114,7 +114,7 @@ class SqlBridge(Bridge):
         )
 
     def _row(self, key: bytes | str, rows: Sequence[TableRow]) -> OtherRow:
-        entity = entity_of(key, self.view)
+        entity = self._entity(key)
         content = {name: value for _, name, value, _, _ in rows}
         try:
             event = max(_moment(row[3]) for row in rows)
@@ -123,7 +123,7 @@ class SqlBridge(Bridge):
             raise StorageError(
                 f"{self.view}: a timestamp of the entity {key_text(entity)} cannot be read: {error}"
             ) from error
-        return OtherRow(entity, values_of(content, self.view), event, max(created, default=None))
+        return OtherRow(entity, self._values(content), event, max(created, default=None))
 
     def _ask(self, statement: str, *parameters: Any) -> list[Any]:
         def ask() -> list[Any]:
