@@ -6,7 +6,6 @@ followed by the project without a separator; the counts in the entity key say wh
 """
 
 import json
-import math
 import re
 import struct
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from redis.exceptions import RedisError
 from feast_sketch_store import feast_parts
 from feast_sketch_store.bridges.base import Bridge, OtherRow, OtherView, Page, entity_key
 from feast_sketch_store.errors import RowError, StorageError
+from feast_sketch_store.planning.other_stores import bucket_bytes
 from feast_sketch_store.planning.plan import Estimate
 from feast_sketch_store.planning.sample import spread_of_total
 from feast_sketch_store.rows.entity_keys import (
@@ -35,7 +35,6 @@ from feast_sketch_store.rows.entity_keys import (
 )
 
 _KEYS_A_CALL = 1000  # per SCAN, which blocks the server while it runs
-_POINTER_BYTES = 8
 _KEY_BYTES = 8  # missing per key entry: 24 are counted, and an allocation of 24 takes 32
 _EXPIRY_BYTES = 32  # of the entry of a key that expires
 
@@ -102,7 +101,7 @@ class RedisBridge(Bridge):
 
         answers = self._called(ask)
         own = {*self._fields, self._timestamp_field}
-        bucket = _bucket_bytes(self.count().value / len(self._nodes()))
+        bucket = bucket_bytes(self.count().value / len(self._nodes()))
         shares = []
         for size, ttl, fields in zip(answers[::3], answers[1::3], answers[2::3], strict=True):
             if size is None:
@@ -117,7 +116,7 @@ class RedisBridge(Bridge):
             return None
         num_keys = self.count().value
         mean, error = sum(shares) / len(shares), spread_of_total(np.array(shares), num_keys) / num_keys
-        return Estimate(mean, mean - error, mean + error)
+        return Estimate.within(mean, error)
 
     def _nodes(self) -> list[Any]:
         """The primaries of a cluster in a fixed order; None for a single server."""
@@ -172,11 +171,6 @@ class RedisBridge(Bridge):
         except RowError:
             return None
         return end if key[end:] == self._project else None
-
-
-def _bucket_bytes(num_keys: float) -> float:
-    """Bytes per key in a table of pointers, whose length is the next power of two."""
-    return float(_POINTER_BYTES * 2 ** math.ceil(math.log2(max(4.0, num_keys))) / max(1.0, num_keys))
 
 
 def _field(name: str) -> bytes:

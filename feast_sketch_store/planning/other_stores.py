@@ -123,9 +123,13 @@ def redis_bytes(
     as_table = as_table + len(fields) * size_class(_ENTRY_BYTES)
     as_table = as_table + sum(size_class(_string_bytes(size)) for size in (*fields, *values))
     keys = size_class(_string_bytes(rows.key_bytes + len(rows.project.encode())))
-    buckets = _POINTER_BYTES * 2 ** math.ceil(math.log2(max(4, num_entities))) / num_entities
-    beside = size_class(_ENTRY_BYTES) + size_class(_OBJECT_BYTES) + buckets
+    beside = size_class(_ENTRY_BYTES) + size_class(_OBJECT_BYTES) + bucket_bytes(num_entities)
     return np.asarray(keys + beside + np.where(is_listpack, as_listpack, as_table), np.float64)
+
+
+def bucket_bytes(num_keys: float) -> float:
+    """Bytes for each key in a table of pointers of Redis, whose length is the next power of two."""
+    return float(_POINTER_BYTES * 2 ** math.ceil(math.log2(max(4.0, num_keys))) / max(1.0, num_keys))
 
 
 def sqlite_bytes(rows: StoredRows) -> NDArray[np.float64]:
