@@ -208,8 +208,8 @@ class TestInspect:
         assert (report.entities, report.facts) == (before.entities, before.facts)
         facts, values = (sum(getattr(f, name) for f in report.features) for name in ("facts", "vocabulary"))
         assert (facts, values) == (report.facts, sum(f.vocabulary for f in before.features) + 3)
-        sealed, _ = opened.sealed()
-        assert sum(report.structure_bytes.values()) == sum(layer.size_bytes for layer in sealed.layers)
+        sizes = [layer.size_bytes for layer in opened.state.sealed.layers]
+        assert sum(report.structure_bytes.values()) == sum(sizes)
         assert report.bits_per_fact == pytest.approx(8 * report.memory_bytes / report.facts)
 
     def test_a_view_that_was_never_sealed(self, store):
