@@ -45,6 +45,7 @@ from feast_sketch_store.kernel.calls import (
     SetCodes,
     SymbolQuery,
     distinct_per_row,
+    ends_of_sets,
     hash_int64_keys,
     hash_keys,
     parse_int64_keys,

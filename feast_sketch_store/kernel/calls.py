@@ -167,6 +167,15 @@ def row_hashes(entity_hashes: NDArray[np.uint64], salt: tuple[int, int]) -> NDAr
     return hashes
 
 
+def ends_of_sets(
+    codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """The bit after each row of coded sets: int64[n]; parameters and errors as of `write_sets`."""
+    ends = np.zeros(len(headers), np.int64)
+    _compiled.write_sets(*codes, plain(headers, np.int32), indptr, ids, bytearray(), ends)
+    return ends
+
+
 def write_sets(
     codes: SetCodes, headers: NDArray[np.int32], indptr: NDArray[np.int64], ids: NDArray[np.int32]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -181,11 +190,9 @@ def write_sets(
 
     Raises ValueError: the sets do not fit their codes.
     """
-    ends = np.zeros(len(headers), np.int64)
-    headers = plain(headers, np.int32)
-    _compiled.write_sets(*codes, headers, indptr, ids, bytearray(), ends)  # to learn how many words it takes
+    ends = ends_of_sets(codes, headers, indptr, ids)
     words = np.zeros(words_of_bits(int(ends[-1]) if len(ends) else 0), np.uint64)
-    _compiled.write_sets(*codes, headers, indptr, ids, words, ends)
+    _compiled.write_sets(*codes, plain(headers, np.int32), indptr, ids, words, ends)
     return words, ends
 
 

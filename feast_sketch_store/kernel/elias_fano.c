@@ -246,7 +246,9 @@ KERNEL_FUNCTION(row_hashes) {
     if (take(call, "8ww8!.", &hashes, &salt[0], &salt[1], &out) < 0) return NULL;
     if (hashes.length != 2 * out.length) return refuse(DO_NOT_FIT);
     const uint64_t *hash = hashes.data;
+    Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < out.length; i++) ((uint64_t *)out.data)[i] = row_hash(hash + 2 * i, salt);
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 

@@ -74,6 +74,7 @@ KERNEL_FUNCTION(write_sets) {
     const int32_t *header = headers.data, *id = ids.data;
     int fits = headers.length == n * num_features && indptr.length == n * num_features + 1 && bounds[0] == 0 &&
                bounds[n * num_features] == m;
+    Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t s = 0; fits && s < n * num_features; s++) {
         const Code *code = codes.of + s % num_features;
         int64_t size = bounds[s + 1] - bounds[s];
@@ -81,6 +82,7 @@ KERNEL_FUNCTION(write_sets) {
         for (int64_t i = bounds[s]; fits && i < bounds[s + 1]; i++)
             fits = id[i] >= 0 && id[i] < code->num_symbols && (i == bounds[s] || id[i - 1] < id[i]);
     }
+    Py_END_ALLOW_THREADS
     if (!fits) return refuse("the sets do not fit their codes");
     void *memory = scratch(call, room_for_row(&codes));
     uint8_t *ranks = scratch(call, NUM_RANKED * (size_t)num_features);
@@ -89,6 +91,7 @@ KERNEL_FUNCTION(write_sets) {
     for (Py_ssize_t f = 0; f < num_features; f++)
         for (int rank = 0; rank < NUM_RANKED; rank++) ranks[NUM_RANKED * f + codes.of[f].headers[rank]] = (uint8_t)rank;
     Writer writer = {words.length ? words.data : NULL, 0, 64 * (uint64_t)words.length};
+    Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < n; i++) {
         int64_t num_seen = 0;
         for (Py_ssize_t f = 0; f < num_features; f++) {
@@ -111,6 +114,7 @@ KERNEL_FUNCTION(write_sets) {
         }
         ((int64_t *)ends.data)[i] = (int64_t)writer.bit;
     }
+    Py_END_ALLOW_THREADS
     if (writer.words && writer.bit > writer.num_bits) return refuse("the words are too few for the sets");
     Py_RETURN_NONE;
 }

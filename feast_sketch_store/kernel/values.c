@@ -40,11 +40,13 @@ KERNEL_FUNCTION(index_int64) {
     if (!is_index_of(&slots, values.length)) return refuse(DO_NOT_FIT);
     int32_t *slot = slots.data;
     uint64_t last = (uint64_t)slots.length - 1;
+    Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < values.length; i++) {
         uint64_t place = mix(((const uint64_t *)values.data)[i] ^ seed) & last;
         while (slot[place] >= 0) place = (place + 1) & last;
         slot[place] = (int32_t)i;
     }
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 
@@ -89,11 +91,13 @@ KERNEL_FUNCTION(index_bytes) {
     if (!as_strings(&values, &offsets, &data) || !is_index_of(&slots, values.length)) return refuse(DO_NOT_FIT);
     int32_t *slot = slots.data;
     uint64_t last = (uint64_t)slots.length - 1;
+    Py_BEGIN_ALLOW_THREADS
     for (Py_ssize_t i = 0; i < values.length; i++) {
         uint64_t place = hash_bytes(values.data + values.offsets[i], length_of(&values, i), seed) & last;
         while (slot[place] >= 0) place = (place + 1) & last;
         slot[place] = (int32_t)i;
     }
+    Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
 

@@ -392,8 +392,7 @@ class GolombSets(CodedRows):
         ids: NDArray[np.int32],
     ) -> NDArray[np.int64]:
         """The bits of the sets of n rows: int64[n]; parameters as in `build`."""
-        _, ends = kernel.write_sets(_joint(codes), headers, indptr, ids)
-        return np.diff(ends, prepend=0)
+        return np.diff(kernel.ends_of_sets(_joint(codes), headers, indptr, ids), prepend=0)
 
     @cached_property
     def _joint_codes(self) -> SetCodes:
