@@ -26,7 +26,7 @@ from feast.version_utils import parse_version
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
-from feast_sketch_store.adapter.backing import BackingStore, Steps
+from feast_sketch_store.adapter.backing import BackedView, BackingStore, Steps
 from feast_sketch_store.adapter.list_updates import updates
 from feast_sketch_store.adapter.open_views import OpenViews, explained, opened, storage_of
 from feast_sketch_store.adapter.options import (
@@ -130,7 +130,7 @@ class SketchOnlineStore(OnlineStore):
         if data:
             view = self._writable(config, table)
             if view.settings.backed_codecs:
-                backing.write(view, table, data, self.backing(config))
+                BackedView(view, table, self.backing(config)).write(data)
             else:
                 view.write(data)
         self._tell(config, table, data, progress)
@@ -383,8 +383,8 @@ class SketchOnlineStore(OnlineStore):
         if data:
             view = self._writable(config, table)
             if view.settings.backed_codecs:
-                given = view, table, data, self.backing(config)
-                await asyncio.get_running_loop().run_in_executor(backing.threads(), backing.write, *given)
+                write = BackedView(view, table, self.backing(config)).write
+                await asyncio.get_running_loop().run_in_executor(backing.threads(), write, data)
             else:
                 await view.write_async(data)
         self._tell(config, table, data, progress)
@@ -572,7 +572,7 @@ class SketchOnlineStore(OnlineStore):
             except RowError as error:
                 raise RowError(f"feature view {table.name!r}: {error}") from error
             if view.settings.backed_codecs:
-                backing.delete(view, table, entity_keys, rows, self.backing(config))
+                BackedView(view, table, self.backing(config)).delete(entity_keys, rows)
             else:
                 view.delete(rows)
 

@@ -262,69 +262,69 @@ class BackingStore:
         await self._store.close()
 
 
-def write(view: View, table: FeatureView, data: Sequence[FeastRow], store: BackingStore | None) -> None:
-    """Write rows of a view with backed features to the other store, then to the row log.
+class BackedView(NamedTuple):
+    """A view with backed features, and the store that keeps them; None if nothing is written to it."""
 
-    Raises
-    ------
-    RowError : a row cannot be kept; nothing was written.
-    StorageError : nothing was written to the row log.
-    """
-    with _lock_of(view):
-        rows = view.to_table([data])
-        if store is not None:
-            _send(view, table, rows, data, store)
-        view.write(rows)
+    view: View
+    table: FeatureView
+    store: BackingStore | None
 
+    @property
+    def features(self) -> list[str]:
+        """The names of the backed features."""
+        return [codec.feature for codec in self.view.settings.backed_codecs]
 
-def put(view: View, table: FeatureView, rows: pa.Table, data: Sequence[FeastRow], store: BackingStore) -> int:
-    """Write rows of the row log, with ``data`` in the form of Feast, to the other store alone, except those
-    that were replaced or deleted since. Returns how many were written.
+    @property
+    def _lock(self) -> threading.Lock:
+        return _locks.setdefault(self.view.storage.location, threading.Lock())
 
-    Raises StorageError: the other store did not take them.
-    """
-    with _lock_of(view):
-        return _send(view, table, rows, data, store, are_known=True)
+    def write(self, data: Sequence[FeastRow]) -> None:
+        """Write rows to the other store, then to the row log.
 
+        Raises
+        ------
+        RowError : a row cannot be kept; nothing was written.
+        StorageError : nothing was written to the row log.
+        """
+        with self._lock:
+            rows = self.view.to_table([data])
+            self._send(rows, data)
+            self.view.write(rows)
 
-def _lock_of(view: View) -> threading.Lock:
-    return _locks.setdefault(view.storage.location, threading.Lock())
+    def put(self, rows: pa.Table, data: Sequence[FeastRow]) -> int:
+        """Write rows of the row log, with ``data`` in the form of Feast, to the other store alone, except
+        those that were replaced or deleted since. Returns how many were written.
 
+        Raises StorageError: the other store did not take them.
+        """
+        with self._lock:
+            return self._send(rows, data, are_known=True)
 
-def _send(
-    view: View,
-    table: FeatureView,
-    rows: pa.Table,
-    data: Sequence[FeastRow],
-    store: BackingStore,
-    are_known: bool = False,
-) -> int:
-    kept = [data[number] for number in winning(view, rows, are_known).tolist()]
-    if kept:
-        refill = f"which the view has; run `feast-sketch refill {quote(view.name)}` when it takes them again"
-        otherwise = refill if are_known else "so they were not written"
-        store.write(table, kept, [codec.feature for codec in view.settings.backed_codecs], otherwise)
-    return len(kept)
+    def _send(self, rows: pa.Table, data: Sequence[FeastRow], are_known: bool = False) -> int:
+        if self.store is None:
+            return 0
+        kept = [data[number] for number in winning(self.view, rows, are_known).tolist()]
+        if kept:
+            refill = f"run `feast-sketch refill {quote(self.view.name)}` when it takes them again"
+            otherwise = f"which the view has; {refill}" if are_known else "so they were not written"
+            self.store.write(self.table, kept, self.features, otherwise)
+        return len(kept)
 
+    def delete(self, entity_keys: Sequence[EntityKey], deletions: pa.Table) -> None:
+        """Delete entities, by rows of the row log. Then empty their backed features, because Feast's stores
+        cannot delete rows.
 
-def delete(
-    view: View,
-    table: FeatureView,
-    entity_keys: Sequence[EntityKey],
-    deletions: pa.Table,
-    store: BackingStore | None,
-) -> None:
-    """Delete entities of a view, by rows of the row log. Then empty their backed features, because Feast's
-    stores cannot delete rows.
-
-    Raises StorageError: the rows are not deleted, or the other store may still have their values.
-    """
-    with _lock_of(view):
-        view.delete(deletions)
-        if store is not None:
-            now, features = datetime.now(UTC), [codec.feature for codec in view.settings.backed_codecs]
-            otherwise = "which empty what the view has deleted; delete the entities again when it takes them"
-            store.write(table, [(key, {}, now, None) for key in entity_keys], features, otherwise)
+        Raises StorageError: the rows are not deleted, or the other store may still have their values.
+        """
+        with self._lock:
+            self.view.delete(deletions)
+            if self.store is not None:
+                now = datetime.now(UTC)
+                emptied: list[FeastRow] = [(key, {}, now, None) for key in entity_keys]
+                otherwise = (
+                    "which empty what the view has deleted; delete the entities again when it takes them"
+                )
+                self.store.write(self.table, emptied, self.features, otherwise)
 
 
 def finish(steps: Steps[_T], store: Callable[[], BackingStore]) -> _T:

@@ -2,42 +2,23 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from shlex import quote
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from feast import FeatureStore
-from feast.feature_view import FeatureView
 from numpy.typing import NDArray
 
-from feast_sketch_store.adapter import backing
-from feast_sketch_store.adapter.backing import BackingStore, Lookup
+from feast_sketch_store.adapter.backing import BackedView, Lookup
 from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.adapter.responses import logged_rows
 from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.online_store import any_feature_view, online_store_of
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import FeastRow
 from feast_sketch_store.rows.entity_keys import key_text
 from feast_sketch_store.view.semantics import FoldedRows
-from feast_sketch_store.view.view import View
 
 _ROWS_A_BATCH = 1_000
 _MAX_SHOWN = 3
-
-
-class _Backed(NamedTuple):
-    """A view with backed features."""
-
-    view: View
-    table: FeatureView
-    codecs: Sequence[FeatureCodec]
-    store: BackingStore
-
-    @property
-    def features(self) -> list[str]:
-        """The names of the backed features."""
-        return [codec.feature for codec in self.codecs]
 
 
 def refill(
@@ -57,7 +38,7 @@ def refill(
     """
     require_writer(store.config)
     backed = _backed(store, view)
-    if backed is None:
+    if not backed.features or backed.store is None:
         raise SettingsError(f"feature view {view!r} has no features that a backing store keeps")
     num_written = done = 0
     kept = backed.view.kept_rows()
@@ -65,9 +46,7 @@ def refill(
     for table, rows in _parts(backed, kept):
         has_value = np.array([bool(values) for _, values, _, _ in rows])
         chosen = np.flatnonzero(has_value)
-        num_written += backing.put(
-            backed.view, backed.table, table.take(chosen), [rows[n] for n in chosen.tolist()], backed.store
-        )
+        num_written += backed.put(table.take(chosen), [rows[n] for n in chosen.tolist()])
         done += len(rows)
         on_progress(done, total)
     return num_written
@@ -81,16 +60,16 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
     Raises StorageError: the backing store or the row log cannot be read.
     """
     backed = _backed(store, view)
-    if backed is None:
+    if not (names := backed.features) or backed.store is None:
         return []
     kept = backed.view.kept_rows()
     is_chosen = np.zeros(sum(len(part.keys) for part in kept), np.bool_)
     is_chosen[np.random.default_rng().permutation(len(is_chosen))[:num_rows]] = True
-    missing: dict[str, list[str]] = {name: [] for name in backed.features}
-    other: dict[str, list[str]] = {name: [] for name in backed.features}
+    missing: dict[str, list[str]] = {name: [] for name in names}
+    other: dict[str, list[str]] = {name: [] for name in names}
     for _, rows in _parts(backed, kept, is_chosen):
         keys = [key for key, _, _, _ in rows]
-        lookup = Lookup(backed.table, keys, backed.features, backed.view.metrics)
+        lookup = Lookup(backed.table, keys, names, backed.view.metrics)
         for (key, values, _, _), (_, theirs) in zip(rows, backed.store.fetch(lookup), strict=True):
             for name, value in values.items():
                 found = (theirs or {}).get(name)
@@ -111,17 +90,13 @@ def differences(store: FeatureStore, view: str, num_rows: int = 1_000) -> list[s
     return problems
 
 
-def _backed(store: FeatureStore, view: str) -> _Backed | None:
+def _backed(store: FeatureStore, view: str) -> BackedView:
     online_store, table = online_store_of(store), any_feature_view(store, view)
-    opened = online_store.writer(store.config, table)
-    codecs, there = opened.settings.backed_codecs, online_store.backing(store.config)
-    if not codecs or there is None:
-        return None
-    return _Backed(opened, table, codecs, there)
+    return BackedView(online_store.writer(store.config, table), table, online_store.backing(store.config))
 
 
 def _parts(
-    backed: _Backed, kept: Sequence[FoldedRows], is_chosen: NDArray[np.bool_] | None = None
+    backed: BackedView, kept: Sequence[FoldedRows], is_chosen: NDArray[np.bool_] | None = None
 ) -> Iterator[tuple[pa.Table, list[FeastRow]]]:
     """Rows in parts, each with its backed features; all, or those chosen of all shards, one shard after the
     other.
