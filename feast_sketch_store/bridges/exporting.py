@@ -71,7 +71,10 @@ def export(
     parts = opened.kept_rows()
     total = sum(len(kept) for kept in parts)
     try:
-        target.update(config, [], [table], [], [], True)
+        # In a store of this package it would take features that only the other project has for removed ones;
+        # there the first write makes what it needs.
+        if not isinstance(config.online_store, SketchOnlineStoreConfig):
+            target.update(config, [], [table], [], [], True)
         for kept in parts:
             for _, logged in kept.batches():
                 for first in range(0, len(logged), _ROWS_A_BATCH):

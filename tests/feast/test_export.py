@@ -12,7 +12,7 @@ from feast.data_source import PushMode
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from tests.helpers.length import combined
-from tests.helpers.repository import copy_repository, make_repository, make_view, run_cli
+from tests.helpers.repository import copy_repository, make_repository, make_view, read_users, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +169,20 @@ def test_counts_that_grow_come_back(tmp_path):
         run_cli(tmp_path / "second", "import", "history", "--from", str(theirs))
         read = second.get_online_features(["history:author", "history:views"], [{"user_id": 1}]).to_dict()
         assert dict(zip(read["author"][0], read["views"][0], strict=True)) == {7: 3, 8: 6}
+
+
+def test_an_export_hides_no_feature_that_only_another_project_has(tmp_path):
+    """Also if the writes of the export seal the view there."""
+    options = {"compaction": {"min_rows": 0, "share": 1e-9}}
+    viewed, name = Field(name="viewed", dtype=Set(Int64)), Field(name="name", dtype=String)
+    ours = make_repository(tmp_path / "ours", make_view([viewed], pushed="clicks"), **options)
+    theirs = make_repository(tmp_path / "theirs", make_view([viewed, name], pushed="clicks"), **options)
+    push(ours, user_id=[1, 2], viewed=[[1]] * 2, event=hours_ago(2))
+    push(theirs, user_id=[2, 3], viewed=[[2]] * 2, name=["b", "c"], event=hours_ago(1))
+    run_cli(tmp_path / "ours", "export", "history", "--to", str(tmp_path / "theirs" / "feature_store.yaml"))
+    theirs = FeatureStore(repo_path=str(tmp_path / "theirs"))
+    read = read_users(theirs, ["history:viewed", "history:name"], [1, 2, 3])
+    assert read == {"user_id": [1, 2, 3], "viewed": [{1}, {2}, {2}], "name": [None, "b", "c"]}
 
 
 def test_a_store_is_not_exported_to_itself(tmp_path, filled):
