@@ -57,6 +57,14 @@ def optional_column(table: pa.Table, name: str) -> pa.Array | None:
         return None
 
 
+def has_values(table: pa.Table, names: Iterable[str]) -> NDArray[np.bool_]:
+    """Which rows have a value in one of these columns, as far as there are such: bool[n]."""
+    has = np.zeros(len(table), np.bool_)
+    for name in {*names} & {*table.column_names}:
+        has |= table[name].is_valid().to_numpy()
+    return has
+
+
 def with_column(table: pa.Table, name: str, column: pa.Array) -> pa.Table:
     """The table with a column in place of one of this name, or else at the end."""
     if name in table.column_names:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from feast_sketch_store.errors import RowError
 from feast_sketch_store.rows import count_log
 from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureCodec
-from feast_sketch_store.rows.columns import check_beside, list_lengths, with_column
+from feast_sketch_store.rows.columns import check_beside, has_values, list_lengths, with_column
 from feast_sketch_store.rows.count_log import counts_column
 from feast_sketch_store.rows.csr import Csr, bounds_of
 from feast_sketch_store.rows.encoding import (
@@ -250,13 +250,17 @@ def list_tables(parts: Sequence[ListRows], codecs: Sequence[FeatureCodec]) -> li
 
 def with_operations(table: pa.Table, operations: Mapping[str, str | None]) -> pa.Table:
     """Turn rows that append to all features into rows that do what is said of each: ``replace``, ``remove``,
-    or None to append.
+    or None to append. Beside another operation, a row without values to append appends nothing: it would make
+    its entity as new as a row that adds values.
     """
     parts = []
     # What rows remove goes however often they count it.
     table = _emptied(table, [counts_column(name) for name, own in operations.items() if own == REMOVE])
     for operation in dict.fromkeys(operations.values()):
-        part = without(table, [name for name, own in operations.items() if own != operation])
+        others = [name for name, own in operations.items() if own != operation]
+        part = without(table, others)
+        if operation is None and others:
+            part = part.filter(pa.array(has_values(part, operations)))
         if operation is not None:
             part = with_column(part, OPERATION, pa.array([operation] * len(table), pa.large_string()))
         parts.append(part)

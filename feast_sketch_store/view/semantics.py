@@ -13,7 +13,7 @@ rows of an entity count, in lists until they expire, and in lists and sets until
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -33,7 +33,7 @@ from feast_sketch_store.layers.row_reader import (
 )
 from feast_sketch_store.rows import count_log, list_log
 from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.rows.columns import with_column
+from feast_sketch_store.rows.columns import has_values, with_column
 from feast_sketch_store.rows.count_log import counts_column
 from feast_sketch_store.rows.encoding import (
     CREATED_TIMESTAMP,
@@ -82,7 +82,7 @@ class AppendedRows:
             self.num_rows += len(batch)
             others = _undeclared_in(batch, semantics.codecs)
             self._undeclared |= others
-            self.num_undeclared += int(_has_values(batch, others).sum())
+            self.num_undeclared += int(has_values(batch, others).sum())
             before = [ExactLayer(part) for part in reversed(parts)]
             parts.append(semantics.encode(batch, before))
             if (first := first_due(parts)) < len(parts) - 1:
@@ -146,7 +146,7 @@ class AppendedRows:
             if self._semantics.adds_up and not any(counts_column(name) in names for name in others):
                 # Ids that are not declared belong to counts that are: these were added up.
                 others = {name for name in others if times_column(name) not in names}
-            own = _has_values(batch, others) & is_kept[first : first + len(batch)]
+            own = has_values(batch, others) & is_kept[first : first + len(batch)]
             first += len(batch)
             if own.any():
                 rows = without(batch.filter(pa.array(own)), [*declared, *(self._undeclared - others)])
@@ -191,14 +191,6 @@ def _undeclared_in(table: pa.Table, codecs: Sequence[FeatureCodec]) -> set[str]:
     known = {codec.feature for codec in codecs} | join_keys_of(table[ENTITY_KEY][0].as_py()).keys()
     names = (name for name in table.column_names if not name.startswith("__") and name not in known)
     return {name for name in names if table[name].null_count < len(table)}
-
-
-def _has_values(table: pa.Table, features: Iterable[str]) -> NDArray[np.bool_]:
-    """Which rows of the log have a value of one of these features: bool[n]."""
-    has = np.zeros(len(table), np.bool_)
-    for name in {*features} & {*table.column_names}:
-        has |= table[name].is_valid().to_numpy()
-    return has
 
 
 FoldedRows: TypeAlias = NewestRows | AppendedRows  # of a log: the rows that count

@@ -202,6 +202,18 @@ def test_rows_expire_as_a_whole_and_a_removal_keeps_none_alive(make_store):
         sets.remove([1], 1)
 
 
+def test_an_expression_that_only_removes_makes_no_row_and_keeps_none_alive(make_store, tmp_path):
+    """Feast wants columns for all sets of the view, which are null."""
+    store = make_store(set_view(ttl=timedelta(days=2)), ttl={"expire": True})
+    store.push("likes", frame([(1, [1, 2], ["a"], NOW - timedelta(days=3))]))
+    rows = frame([(user, [1], None, NOW) for user in (1, 9)])
+    asyncio.run(store.update_online_store("history", rows, {"liked": "DELETE liked :new_val"}))
+    for _ in range(2):
+        assert Sets(store, "history", "liked").get([1]).to_pylist() == [None]
+        assert not SketchReader(tmp_path / "repo", "history").exists([9]).any()
+        open_view(store, "history").seal()
+
+
 def test_join_keys_are_moments(make_store):
     moment = Entity(name="moment", join_keys=["moment"], value_type=ValueType.UNIX_TIMESTAMP)
     store = make_store(moment, set_view(entities=[moment]))
