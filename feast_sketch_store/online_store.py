@@ -28,7 +28,7 @@ from feast_sketch_store.adapter import backing
 from feast_sketch_store.adapter.advice import Hint, advice, summary, warn_of_read, warn_of_write
 from feast_sketch_store.adapter.backing import BackedView, BackingStore, Steps
 from feast_sketch_store.adapter.list_updates import updates
-from feast_sketch_store.adapter.open_views import OpenViews, explained, opened, storage_of
+from feast_sketch_store.adapter.open_views import OpenViews, opened, storage_of
 from feast_sketch_store.adapter.options import (
     OnlineStoreOptions,
     place_of,
@@ -514,7 +514,7 @@ class SketchOnlineStore(OnlineStore):
             try:
                 view = opened(config, table)
             except (UnsupportedFeatureError, SettingsError) as error:
-                problems.append(explained(error, config, table))
+                problems.append(error)
                 continue
             views.append(view)
             if found := [*view.settings.file_problems()]:

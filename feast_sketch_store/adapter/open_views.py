@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from feast.feature_view import FeatureView
-from feast.on_demand_feature_view import OnDemandFeatureView
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
 
@@ -19,13 +18,12 @@ from feast_sketch_store.adapter.options import (
     settings_of,
     view_storage,
 )
-from feast_sketch_store.errors import SettingsError, SketchStoreError, UnsupportedFeatureError, summed_up
+from feast_sketch_store.errors import SettingsError, UnsupportedFeatureError
 from feast_sketch_store.metrics import ViewMetrics
 from feast_sketch_store.settings.resolve import declared_join_keys
 from feast_sketch_store.settings.table import Sharding
 from feast_sketch_store.settings.view_settings import ViewSettings
 from feast_sketch_store.storage.base import Storage
-from feast_sketch_store.storage.names import VIEW_FILE
 from feast_sketch_store.view.opening import is_worker, kept, open_view
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
@@ -141,21 +139,6 @@ def opened(config: RepoConfig, table: FeatureView, settings: ViewSettings | None
     )
     view.metrics = ViewMetrics(config.project, name_in_store(config, table))
     return view
-
-
-def explained(error: SketchStoreError, config: RepoConfig, table: FeatureView) -> SketchStoreError:
-    """A refusal of a view, such that it can be followed.
-
-    Feast tells no online store that an on-demand view was removed: its rows stay, and refuse other types.
-    """
-    storage = storage_of(config, table)
-    if not isinstance(table, OnDemandFeatureView) or storage.info(VIEW_FILE) is None:
-        return error
-    remedy = (
-        "Feast does not report the removal of on-demand views: if this one is new, remove "
-        f"{storage.location} first, which has the rows of the former one"
-    )
-    return summed_up([type(part)(f"{part}. {remedy}") for part in error.parts or (error,)])
 
 
 @lru_cache(maxsize=1024)  # once for each reason

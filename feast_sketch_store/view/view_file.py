@@ -248,7 +248,9 @@ class ViewFile:
         """
         problems = [*self.contradictions(ViewFile.of(settings, self.shard_map), settings.view)]
         if problems and has_rows(storage, self.shard_map):
-            raise summed_up(problems)
+            # Feast reports no removal of an on-demand view, nor of one that the registry alone has lost.
+            remedy = f"if this one is new, remove {storage.location} first, which has the rows of the former"
+            raise summed_up([type(problem)(f"{problem}; {remedy}") for problem in problems])
         return bool(problems)
 
     def _kind_text(self, codec: FeatureCodec) -> str:

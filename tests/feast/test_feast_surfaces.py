@@ -154,6 +154,21 @@ class TestApply:
         store.apply([USER, history])
         assert countries(store, 1, 2) == [None, None]
 
+    def test_rows_of_a_view_that_the_registry_alone_lost_are_named_where_they_refuse_another(
+        self, make_store, history
+    ):
+        store = make_store("unsealed")
+        store.apply([USER, history])
+        store.write_to_online_store("history", three_users())
+        store.delete_feature_view("history")
+        other = history_over(history.batch_source, schema=[USER_ID, Field(name="country", dtype=Int64)])
+        with pytest.raises(UnsupportedFeatureError, match="was written as String") as caught:
+            store.apply([other])
+        (folder,) = re.findall(r"if this one is new, remove (\S+) first", str(caught.value))
+        shutil.rmtree(folder)
+        store.apply([other])
+        assert countries(store, 1) == [None]
+
     def test_a_feature_that_is_added_is_read_beside_the_old_ones(self, store, rows_source):
         source = rows_source(three_users())
         store.apply([USER, history_over(source, schema=[USER_ID, COUNTRY])])
