@@ -6,7 +6,7 @@ refresh:  newest snapshot -> base layer;  commits since -> exact layers on top
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -388,10 +388,18 @@ class Shard(LiveShard):
 
     def _prune_snapshots(self) -> None:
         """Remove snapshots that readers no longer need."""
+        self._clean_up(partial(self.snapshots.prune, _SNAPSHOTS_KEPT))
+
+    def _prune_rows(self) -> None:
+        """Remove files of the row log that readers no longer need."""
+        self._clean_up(self.row_log.prune)
+
+    def _clean_up(self, prune: Callable[[], None]) -> None:
+        """Remove files after a seal or a replacement of rows, which have happened even if this fails."""
         try:
-            self.snapshots.prune(_SNAPSHOTS_KEPT)
+            prune()
         except StorageError as error:
-            _logger.warning("%s; the next seal or `feast-sketch vacuum` removes former snapshots", error)
+            _logger.warning("%s; the next seal or `feast-sketch vacuum` removes former files", error)
 
     def finish_seal(self, log: LogRead, compacts: bool) -> None:
         """Load a base that was published, and clean up after it."""
@@ -400,7 +408,7 @@ class Shard(LiveShard):
         self.refresh_sealed()
         if compacts:
             self.row_log.compact(self.tables_of(log), log)
-        self.row_log.prune()
+        self._prune_rows()
 
     def refresh_sealed(self) -> None:
         """Load a new snapshot without the rows deferred before it, which are sealed or read with it."""
@@ -565,7 +573,7 @@ class Shard(LiveShard):
         except StorageError as error:
             _logger.warning("%s; the new rows are read from the row log until a later seal", error)
         self._prune_snapshots()
-        self.row_log.prune()
+        self._prune_rows()
 
     # -- clean up ------------------------------------------------------------------------------
 

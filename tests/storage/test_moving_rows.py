@@ -473,6 +473,24 @@ def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monk
     assert view.vacuum(0.0) > 0
 
 
+@pytest.mark.parametrize("folder", [SnapshotFolder, RowLog])
+def test_what_has_happened_does_not_fail_because_former_files_stay(place, monkeypatch, folder, caplog):
+    view = opened(place, 4)
+    put(view, range(10), ["old"])
+
+    def fail(*_):
+        raise StorageError("the object store answers 503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "prune", fail)
+        assert view.seal()
+        new = {user: ["new"] for user in range(40)}
+        assert rebuild(view, histories.filling(replace(SETS, num_shards=4), new)) == 40
+    assert "503; the next seal or `feast-sketch vacuum` removes former files" in caplog.text
+    assert shown(view) == shown(opened(place, 4)) == {user: {"new"} for user in new}
+    assert view.vacuum(0.0) > 0
+
+
 def test_a_division_that_fills_the_disk_leaves_the_view_as_it_was(tmp_path, monkeypatch):
     class Disk(LocalStorage):
         """Has room for the former shards only."""
