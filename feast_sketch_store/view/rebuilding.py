@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from feast_sketch_store.errors import StorageError
+from feast_sketch_store.errors import SketchStoreError, StorageError
 from feast_sketch_store.row_log import LogRead, RowLog
 from feast_sketch_store.rows.limits import gathered
 from feast_sketch_store.storage.base import Storage
@@ -21,8 +21,9 @@ from feast_sketch_store.storage.names import REBUILD_FOLDERS
 from feast_sketch_store.view import joint_seal
 from feast_sketch_store.view.gate import REBUILD, Figures
 from feast_sketch_store.view.joint_seal import deleted_on_error
+from feast_sketch_store.view.semantics import named
 from feast_sketch_store.view.shard import Drafted, Dropped
-from feast_sketch_store.view.shard_map import DIVIDED_BYTES, DIVIDED_ROWS, divided
+from feast_sketch_store.view.shard_map import DIVIDED_BYTES, DIVIDED_ROWS, divided, refusal
 from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import shard_map_of
 
@@ -55,8 +56,10 @@ def rebuild(
     GateError : the new rows do not pass the gate; nothing has changed.
     SettingsError : this process does not know all features of the view; nothing has changed.
     StorageError : another process is sealing this view, or there are no new rows; nothing has changed. Or
-        another process changed a shard in spite of this one; shards before it have their new rows.
-    UncertainWriteError : another process divided the former rows in spite of this one.
+        a shard cannot be written, or another process changed it in spite of this one; shards before it have
+        their new rows, which it says.
+    UncertainWriteError : the same, and that shard may have its new rows. Or another process divided the
+        former rows in spite of this one.
     """
     with view.sealing():
         view.prepare()
@@ -85,8 +88,16 @@ def rebuild(
                 figures = Figures.sum_of(draft.figures for draft in drafts.values())
                 if not force:
                     view.judge(figures, REBUILD)
+                failed = dict[int, SketchStoreError]()
                 for number, log in new.items():
-                    parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
+                    try:
+                        parts[number].replace_rows(before[number], log, drafts.pop(number).snapshot)
+                    except SketchStoreError as error:
+                        failed = dict.fromkeys(range(number, len(parts)), error)
+                        break
+                if failed:
+                    adds_up = keep and named(view.settings.semantics, view.settings.codecs).adds_up
+                    raise refusal(view.name, failed, len(parts), adds_up, "Run it again")
             # Without a lease, another process may have divided the former rows.
             view.keep_file_behind(shard_map, parts)
         finally:

@@ -207,7 +207,11 @@ def check_division(view: str, folder: str, shard_map: ShardMap, remedy: str = RU
 
 
 def refusal(
-    view: str, failed: Mapping[int, SketchStoreError], num_shards: int, adds_up: bool
+    view: str,
+    failed: Mapping[int, SketchStoreError],
+    num_shards: int,
+    adds_up: bool,
+    remedy: str = "Write the batch again",
 ) -> SketchStoreError:
     """The error of a write of rows of so many shards, of which these, or all, failed; ``adds_up`` says
     whether rows that are written twice may count twice.
@@ -221,7 +225,7 @@ def refusal(
     error = kind(
         f"feature view {view!r}: the rows of {counted(num_shards - len(failed), 'shard')} were written, and "
         f"those of the shards {', '.join(map(str, failed))} were not: {first}. "
-        f"Write the batch again; what is there already does no harm{but}"
+        f"{remedy}; what is there already does no harm{but}"
     )
     error.__cause__ = first
     return error

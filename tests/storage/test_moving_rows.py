@@ -473,6 +473,25 @@ def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monk
     assert view.vacuum(0.0) > 0
 
 
+def test_a_rebuild_that_fails_says_which_shards_have_their_new_rows(place, monkeypatch):
+    view = opened(place, 4)
+    put(view, range(40), ["old"])
+    new = {user: ["new"] for user in range(40)}
+    fill = histories.filling(replace(SETS, num_shards=4), new)
+
+    def fail(*_):
+        raise StorageError("the object store answers 503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(view.shards[2].row_log, "compact", fail)
+        words = "rows of 2 shards were written, and those of the shards 2, 3 were not: .* 503. Run it again"
+        with pytest.raises(StorageError, match=words):
+            rebuild(view, fill)
+        assert {*map(frozenset, shown(view).values())} == {frozenset(["old"]), frozenset(["new"])}
+    assert rebuild(view, fill) == 40
+    assert shown(view) == shown(opened(place, 4)) == {user: {"new"} for user in new}
+
+
 @pytest.mark.parametrize("folder", [SnapshotFolder, RowLog])
 def test_what_has_happened_does_not_fail_because_former_files_stay(place, monkeypatch, folder, caplog):
     view = opened(place, 4)
