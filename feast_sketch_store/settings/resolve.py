@@ -90,7 +90,7 @@ def resolve(options: StoreOptions, table: "FeatureView", folder: Path | None = N
             )
         )
     problems += _source_problems(table.name, features)
-    problems += _append_problems(settings, view_tags)
+    problems += _append_problems(settings, view_tags, hasattr(table, "ttl"))
     problems += _static_problems(table.name, features)
     if problems:
         # Files are otherwise checked by `feast apply` alone; a refusal names all that is wrong.
@@ -199,7 +199,9 @@ def _source_problems(view: str, features: Mapping[str, FeatureSettings]) -> Iter
             )
 
 
-def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> Iterator[SettingsError]:
+def _append_problems(
+    settings: ViewSettings, view_tags: Mapping[str, Any], may_have_ttl: bool
+) -> Iterator[SettingsError]:
     """Find problems of a view to which rows append."""
     if not any(codec.is_plain_list for codec in settings.codecs):
         yield from _growing_problems(settings)
@@ -210,9 +212,11 @@ def _append_problems(settings: ViewSettings, view_tags: Mapping[str, Any]) -> It
             f"{TAG_PREFIX}rows='replace'; remove the tag"
         )
     if not settings.ttl_microseconds:
+        remedy = "give the view a ttl, such as ttl=timedelta(days=90)"
+        if not may_have_ttl:
+            remedy = "an on-demand view has none, so put them into another feature view"
         yield SettingsError(
-            f"feature view {settings.view!r} has lists, whose items need a time to live; give the view a "
-            "ttl, such as ttl=timedelta(days=90)"
+            f"feature view {settings.view!r} has lists, whose items need a time to live; {remedy}"
         )
     if others := [
         c.feature for c in settings.codecs if not (c.is_plain_list or c.times_of or c.attribute_of)

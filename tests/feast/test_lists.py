@@ -11,6 +11,7 @@ import pytest
 from feast import FeatureStore, Field
 from feast.data_source import PushMode
 from feast.errors import FeatureViewVersionNotFound
+from feast.on_demand_feature_view import on_demand_feature_view
 from feast.types import Array, Int64, String, UnixTimestamp
 
 from feast_sketch_store import Lists, SketchReader, open_view, through_sketch
@@ -18,7 +19,7 @@ from feast_sketch_store.errors import RowError, SettingsError, StorageError, Uns
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import combined
 from tests.helpers.processes import answering
-from tests.helpers.repository import make_repository, make_view, read_users
+from tests.helpers.repository import USER, make_repository, make_view, read_users
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0)
 TTL = timedelta(days=30)
@@ -518,6 +519,25 @@ def test_versions_that_are_not_there_are_refused(store, make_store, tmp_path):
 def test_a_view_that_cannot_have_lists_is_refused(make_store, tmp_path, change, message):
     with pytest.raises(SettingsError, match=message):
         make_store(list_view(**change))
+
+
+@pytest.mark.filterwarnings("ignore:On demand feature view is an experimental feature")
+def test_an_on_demand_view_cannot_have_lists(make_store):
+    history = list_view({}, times=False)
+
+    @on_demand_feature_view(
+        entities=[USER],
+        sources=[history],
+        schema=[Field(name="recent", dtype=Array(String), tags=LIST)],
+        mode="python",
+        write_to_online_store=True,
+    )
+    def shown(inputs):
+        return {"recent": inputs["read"]}
+
+    store = make_store(history)
+    with pytest.raises(SettingsError, match="an on-demand view has none, so put them into another"):
+        store.apply([shown])
 
 
 def test_a_view_with_rows_cannot_become_one_of_lists(make_store, tmp_path):
