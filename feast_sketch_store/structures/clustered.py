@@ -76,11 +76,7 @@ from feast_sketch_store.structures.parts import (
     prefixed,
     report_of,
 )
-from feast_sketch_store.succinct import (
-    PackedInts,
-    ShiftingBloomFilter,
-    SymbolQuery,
-)
+from feast_sketch_store.succinct import PackedInts, ShiftingBloomFilter, SymbolQuery
 
 _MAX_TRIES = 12
 _ROWS_PER_CHUNK = 1 << 14
