@@ -113,7 +113,7 @@ class ObjectWriteAheadLog(WriteAheadLog):
         if self._identity() != cursor.identity:
             return None
         try:
-            records = [*in_threads(partial(self._record, cursor.identity), numbers, _FETCHERS)]
+            records = self._records(cursor.identity, numbers)
         except MissingFileError:
             return None
         num_erased = sum(record.kind == CLOSED for record in records)
@@ -125,6 +125,9 @@ class ObjectWriteAheadLog(WriteAheadLog):
             return commits, cursor
         last = numbers[-1]
         return commits, Cursor(_name(cursor.identity, last), "", cursor.identity, 0, last + 1)
+
+    def _records(self, identity: bytes, numbers: Sequence[int]) -> list[Record]:
+        return [*in_threads(partial(self._record, identity), numbers, _FETCHERS)]
 
     def _record(self, identity: bytes, number: int) -> Record:
         name = _name(identity, number)

@@ -11,6 +11,7 @@ from feast_sketch_store.errors import SettingsError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.codecs import FeatureCodec
+from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.encoding import deletions, to_arrow
 from feast_sketch_store.settings.values import KeptValues
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -155,8 +156,7 @@ def sealed_rows(monkeypatch, view, settings, change):
     honest = SketchLayerBuilder.__init__
 
     def changed(rows):
-        feature = replace(rows.features["viewed"], **change(rows.features["viewed"]))
-        return replace(rows, features={**rows.features, "viewed": feature})
+        return replace(rows, features={**rows.features, "viewed": change(rows.features["viewed"])})
 
     def collect(self, keys, codecs, batches):
         honest(self, keys, codecs, [(places, changed(rows)) for places, rows in batches])
@@ -169,7 +169,7 @@ def sealed_rows(monkeypatch, view, settings, change):
 def without_one(feature):
     """The feature without its last fact."""
     indptr = np.minimum(feature.indptr, len(feature.symbols) - 1)
-    return {"indptr": indptr, "symbols": feature.symbols[:-1]}
+    return replace(feature, csr=Csr(indptr, feature.symbols[:-1]))
 
 
 def with_another(feature):
@@ -178,7 +178,7 @@ def with_another(feature):
     row, symbols = feature.symbols[first:stop], feature.symbols.copy()
     other = np.setdiff1d(np.arange(len(feature.vocabulary)), row)[0]
     symbols[first:stop] = np.sort(np.append(row[1:], other))
-    return {"symbols": symbols}
+    return replace(feature, csr=Csr(feature.indptr, symbols))
 
 
 @STRUCTURES
@@ -213,11 +213,8 @@ def test_a_lost_value_of_the_vocabulary_is_found_unless_it_was_cut(view, monkeyp
         names = feature.vocabulary.values.to_pylist()
         is_kept = feature.symbols != names.index(b"coffee")
         lonely[0] = int((~is_kept).sum())
-        return {
-            "indptr": np.concatenate(([0], np.cumsum(is_kept)))[feature.indptr],
-            "symbols": feature.symbols[is_kept],
-            "vocabulary": type(feature.vocabulary)(feature.vocabulary.values[:1]),
-        }
+        vocabulary = type(feature.vocabulary)(feature.vocabulary.values[:1])
+        return replace(feature, vocabulary=vocabulary, csr=feature.csr.masked(is_kept))
 
     sealed_rows(monkeypatch, view, settings, drop)
     assert lonely == [1]
