@@ -18,7 +18,7 @@ from feast_sketch_store.row_log.records import Commit, Payload
 from feast_sketch_store.row_log.table import Table, TableState, new_columns
 from feast_sketch_store.row_log.wal import Cursor, RewrittenError, Tail, WriteAheadLog
 from feast_sketch_store.row_log.wal_objects import ObjectWriteAheadLog
-from feast_sketch_store.snapshot.files import SnapshotFolder, place_of
+from feast_sketch_store.snapshot.files import SnapshotFile, SnapshotFolder, place_of
 from feast_sketch_store.storage.base import Storage, UncertainWriteError
 from feast_sketch_store.storage.names import FRESH_FOLDER, ROWS_FOLDER, SNAPSHOTS_FOLDER
 
@@ -453,6 +453,17 @@ class RowLog:
         if end is not None and (newest := self._snapshots.listing().newest) is not None:
             what = f"{newest.where()} covers the rows"
             self._check_not_older(end, newest.version - 1, what, GO_ON)
+            self._check_not_before(newest, max(self._table.versions(), default=-1))
+
+    def _check_not_before(self, newest: SnapshotFile, version: int) -> None:
+        """Refuse a table that is older than what a snapshot was made of: the next seal would bring rows back
+        that a rebuild replaced. The version must be read after the snapshot.
+        """
+        if 0 <= version < newest.table_version and newest.exists():
+            raise DamagedFileError(
+                f"{newest.where()}: was made of version {newest.table_version} of the table in "
+                f"{self._rows.where()}, which ends at version {version}: {COPY}, or {GO_ON}"
+            )
 
     def _check_follows(self, tail: Tail, state: TableState) -> None:
         """Refuse to append to a log that is not that of the table, older, or not next to it: nobody would see
@@ -492,7 +503,10 @@ class RowLog:
         while True:
             commits, cursor = self._wal_behind(-1)
             self._wal.begin_segment()  # writers had their turn meanwhile, and may have begun it
+            newest = self._snapshots.listing().newest
             state = self._table.state()
+            if newest is not None:
+                self._check_not_before(newest, state.version)
             if cursor is None:
                 if not state.commits:
                     return _rows_of(state)

@@ -82,6 +82,11 @@ class SnapshotFile:
         """The name of the manifest in the snapshots' storage."""
         return self.name + _MANIFEST_SUFFIX
 
+    @property
+    def table_version(self) -> int:
+        """The version of the row log's table that it was made of."""
+        return self.number // _SEALS_OF_A_TABLE
+
     def where(self) -> str:
         """The location of its own part `base`, for messages about all of it."""
         return self.storage.where(_part_name(self.name, "base"))
