@@ -239,12 +239,15 @@ class Shard(LiveShard):
         super()._refresh(state, reads_go_on)
 
     def _with_deferred(self, state: ShardState) -> ShardState:
-        """A state with the deferred rows, if nothing else has to be read first."""
+        """A state with the deferred rows, if nothing else has to be read first and memory suffices."""
         deferred, num_late = self._last_deferred, self._loader.num_late
-        table = deferred.behind(state.position.number)
-        if table is None:
+        try:
+            table = deferred.behind(state.position.number)
+            if table is None:
+                return state
+            taken = self._loader.apply_commits(state, table, deferred.position)
+        except MemoryError:  # the rows are durable: their write has not failed, and a read says what is wrong
             return state
-        taken = self._loader.apply_commits(state, table, deferred.position)
         self._tell_late(self._loader.num_late - num_late, len(table))
         return taken or state
 

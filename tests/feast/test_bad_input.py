@@ -60,6 +60,22 @@ def test_a_write_for_which_memory_is_short_does_not_blame_its_rows(make_harness,
     assert [event is None for event, _ in harness.read(1, 2)] == [False, True]
 
 
+def test_a_write_that_is_durable_does_not_fail_for_want_of_memory_to_load_it(
+    make_harness, monkeypatch, caplog
+):
+    harness = make_harness()
+    harness.write(1, items("a"))
+    assert harness.read(1)[0][1] == items("a")  # the next write loads its rows at once
+    with monkeypatch.context() as short:
+        error = pa.ArrowMemoryError("malloc of size 64 failed")
+        short.setattr("feast_sketch_store.view.loading.ExactLayer", Mock(side_effect=error))
+        harness.write(1, items("b"))
+        assert harness.read(1)[0][1] == items("a")
+    assert caplog.text.count("a refresh needs more memory than this process can have; serving") == 1
+    harness.write(2, items("c"))
+    assert [row for _, row in harness.read(1, 2)] == [items("b"), items("c")]
+
+
 @pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
 class TestRefusedWrites:
     """A refused batch leaves nothing behind."""
