@@ -467,16 +467,28 @@ class View(LiveView[Shard]):
         GateError : the new version does not pass the gate; the previous snapshots stay.
         SettingsError : the settings lack features of the view; the previous snapshots stay.
         StorageError : shards keep their previous snapshots, or some of them have new ones.
+        SketchStoreError : it needs more memory than this process can have; the same.
         """
         began = time.monotonic()
         try:
-            is_published = self._seal(as_delta, timeout_seconds, force)
+            with self._naming_what_needs_memory():
+                is_published = self._seal(as_delta, timeout_seconds, force)
         except SketchStoreError:
             self.metrics.sealed(time.monotonic() - began, False)
             raise
         if is_published:
             self.metrics.sealed(time.monotonic() - began, True)
         return is_published
+
+    @contextmanager
+    def _naming_what_needs_memory(self) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            raise SketchStoreError(
+                f"{self.storage.location}: a seal needs more memory than this process can have. Give it "
+                "more, or divide the view into more shards"
+            ) from error
 
     def _seal(self, as_delta: bool, timeout_seconds: float, force: bool) -> bool:
         with self._seal_lock, self._leased(timeout_seconds) as is_ours:
@@ -560,7 +572,7 @@ class View(LiveView[Shard]):
 
     def absorb(self) -> None:
         """Move the rows of the write-ahead logs into the tables, unless another process does so, or seals."""
-        with self._seal_lock, self._leased() as is_ours:
+        with self._naming_what_needs_memory(), self._seal_lock, self._leased() as is_ours:
             if is_ours:
                 for shard in self.shards.values():
                     shard.absorb()
@@ -609,7 +621,8 @@ class View(LiveView[Shard]):
 
         Returns whether there is a new snapshot.
         """
-        self.refresh_all()
+        with self._naming_what_needs_memory():
+            self.refresh_all()
         return self._seal_if_due()
 
     def _seal_if_due(self) -> bool:
@@ -641,10 +654,9 @@ class View(LiveView[Shard]):
         """Seal or absorb if it is still due; of several threads, the first one does. See `seal_if_due`."""
         try:
             is_published = self._seal_if_due()
-        except (SketchStoreError, MemoryError) as error:
+        except SketchStoreError as error:
             # The rows are durable and readable; a failed seal must not look like a failed write.
-            needs = f"{self.storage.location}: a seal needs more memory than this process can have"
-            problem = needs if isinstance(error, MemoryError) else str(error)
+            problem = str(error)
             if problem != self._seal_problem:
                 self._seal_problem = problem
                 _logger.warning("%s; the rows are kept, a later write seals them", problem)

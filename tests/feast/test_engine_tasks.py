@@ -4,6 +4,7 @@ import copy
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -247,18 +248,19 @@ def test_another_store_is_refused(make_harness):
         job_of(harness)
 
 
-def fail():
-    raise StorageError("the disk is full")
-
-
 @pytest.mark.parametrize(
-    ("seal", "reason"), [(lambda: False, "another process is sealing it"), (fail, "the disk is full")]
+    ("outcome", "reason"),
+    [
+        ({"return_value": False}, "another process is sealing it"),
+        ({"side_effect": StorageError("the disk is full")}, "the disk is full"),
+        ({"side_effect": MemoryError()}, "divide the view into more shards"),
+    ],
 )
-def test_a_job_whose_seal_fails_keeps_its_rows_unsealed(harness, monkeypatch, caplog, seal, reason):
+def test_a_job_whose_seal_fails_keeps_its_rows_unsealed(harness, monkeypatch, caplog, outcome, reason):
     with job_of(harness) as job:
         report = run(job, batch([1]))
         view = harness.store.view(harness.config, harness.view)
-        monkeypatch.setattr(view, "seal", seal)
+        monkeypatch.setattr(view, "_seal", Mock(**outcome))
         job.finish([report], 1)
     assert f"{reason}; the rows are kept, a later write seals them" in caplog.text
     assert values_of(harness, 1) == [{"item 1", "all"}]
