@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
-from feast_sketch_store.rows.columns import large_schema, with_large_types
+from feast_sketch_store.rows.columns import large_schema, memory_errors_apart, with_large_types
 from feast_sketch_store.rows.encoding import CREATED_TIMESTAMP, ENTITY_KEY, EVENT_TIMESTAMP
 from feast_sketch_store.rows.limits import GROUP_ELEMENTS, GROUP_ROWS, MAX_ELEMENTS, gathered, groups
 from feast_sketch_store.storage.base import MissingFileError, Storage
@@ -155,7 +155,8 @@ class DataFile:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
-            yield
+            with memory_errors_apart():
+                yield
         except MemoryError:  # also Arrow's, which is an ArrowException, too
             raise
         except (OSError, ValueError, pa.ArrowException) as error:

@@ -43,7 +43,7 @@ import pyarrow as pa
 
 from feast_sketch_store.errors import DamagedFileError, FormatVersionError, StorageError
 from feast_sketch_store.row_log.data_file import RESTORE, DataFile
-from feast_sketch_store.rows.columns import with_large_types
+from feast_sketch_store.rows.columns import memory_errors_apart, with_large_types
 from feast_sketch_store.storage.base import Storage
 
 FORMAT_VERSION = 1
@@ -246,7 +246,8 @@ def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
         return DataFile.from_entry(table, json.loads(bytes(record.payload))) if record.kind == FILE else None
 
     try:
-        tables = iter(decode_tables(record.payload for record in records if record.kind == ROWS))
+        with memory_errors_apart():
+            tables = iter(decode_tables(record.payload for record in records if record.kind == ROWS))
         return [
             Commit(record.number, next(tables) if record.kind == ROWS else file_of(record))
             for record in records
@@ -272,12 +273,12 @@ def encode_payload(payload: Payload) -> tuple[int, bytes | memoryview]:
         return FILE, json.dumps(payload.to_entry(), separators=(",", ":")).encode()
     try:
         return ROWS, encode_table(payload, "zstd" if payload.nbytes >= _COMPRESSED_FROM_BYTES else None)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
         raise StorageError(f"rows cannot be written: {error}") from error
 
 
 def encode_table(rows: pa.Table, compression: str | None = None) -> memoryview:
-    """A stream of some rows, at least one. Raises pa.ArrowException: they cannot be written."""
+    """A stream of some rows, at least one. Raises pa.ArrowException, OSError: they cannot be written."""
     (batch,) = rows.combine_chunks().to_batches()
     stream = pa.BufferOutputStream()
     options: Any = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)

@@ -7,7 +7,8 @@ types; here they become *large* types, with 64-bit offsets.
 Delta Lake cannot hold two columns whose names differ only in case.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,20 @@ from numpy.typing import NDArray
 
 from feast_sketch_store.errors import RowError, UnsupportedFeatureError
 from feast_sketch_store.rows.csr import bounds_of
+
+# What errors say if memory is short: those of Parquet's metadata, and of zstd.
+_NO_MEMORY = ("std::bad_alloc", "Allocation error : not enough memory")
+
+
+@contextmanager
+def memory_errors_apart() -> Iterator[None]:
+    """Raise a MemoryError where Arrow lacks memory and raises an error of the data that it reads."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        if any(text in str(error) for text in _NO_MEMORY):
+            raise MemoryError(str(error)) from error
+        raise
 
 
 def large_type(kind: pa.DataType) -> pa.DataType:

@@ -60,6 +60,17 @@ def test_a_write_for_which_memory_is_short_does_not_blame_its_rows(make_harness,
     assert [event is None for event, _ in harness.read(1, 2)] == [False, True]
 
 
+def test_a_write_that_lacks_memory_to_compress_its_rows_is_refused_and_says_so(make_harness, monkeypatch):
+    harness = make_harness()
+    harness.write(1, items("a"))
+    with monkeypatch.context() as short:
+        error = OSError("ZSTD compression failed: Allocation error : not enough memory")
+        short.setattr("feast_sketch_store.row_log.records.encode_table", Mock(side_effect=error))
+        with pytest.raises(StorageError, match=r"rows cannot be written: ZSTD .* not enough memory"):
+            harness.write(1, items("b"))
+    assert harness.read(1)[0][1] == items("a")
+
+
 def test_a_write_that_is_durable_does_not_fail_for_want_of_memory_to_load_it(
     make_harness, monkeypatch, caplog
 ):
@@ -344,8 +355,17 @@ def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
     ],
     ids=["data file", "commit"],
 )
+@pytest.mark.parametrize(
+    "error",
+    [
+        pa.ArrowMemoryError("realloc of size 67108864 failed"),
+        OSError("ZSTD decompression failed: Allocation error : not enough memory"),
+        OSError("Couldn't deserialize thrift: std::bad_alloc\n"),
+    ],
+    ids=["array", "zstd", "metadata"],
+)
 def test_rows_for_which_memory_is_short_are_not_called_damaged_and_a_running_reader_goes_on(
-    make_harness, monkeypatch, caplog, absorbs, call
+    make_harness, monkeypatch, caplog, absorbs, call, error
 ):
     harness = make_harness(refresh="0")
     harness.write(1, items("a"))
@@ -355,8 +375,8 @@ def test_rows_for_which_memory_is_short_are_not_called_damaged_and_a_running_rea
     if absorbs:
         writer.absorb()
     with monkeypatch.context() as short:
-        short.setattr(call, Mock(side_effect=pa.ArrowMemoryError("realloc of size 67108864 failed")))
-        with pytest.raises(MemoryError, match="realloc of size"):
+        short.setattr(call, Mock(side_effect=error))
+        with pytest.raises(MemoryError, match=re.escape(str(error))):
             harness.reopened().read(1)
         for _ in range(2):
             assert harness.read(1)[0][1] == items("a")
