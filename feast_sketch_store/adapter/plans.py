@@ -196,7 +196,7 @@ class _Known(NamedTuple):
     created: Any  # when the registry was loaded
     version: str  # of its content, which this process may have changed since
     config: RepoConfig | None
-    plans: dict[Question, Plan | None]
+    plans: dict[tuple[str, Question], Plan | None]  # by project, too, which Feast may change between calls
 
 
 class Plans:
@@ -235,11 +235,12 @@ class Plans:
         is_same = known.registry is registry and known.created is created and known.version == version
         if not is_same or len(known.plans) >= _MAX_PLANS:
             self._known = known = _Known(registry, created, version, config, {})
-        plan = known.plans.get(question)
-        if plan is None and question in known.plans:
+        key = project, question
+        plan = known.plans.get(key)
+        if plan is None and key in known.plans:
             return None
         if plan is None or not all(self._views.has(asked.view) for asked in plan.views):
-            plan = known.plans[question] = self._made(question, features(), registry, project, config)
+            plan = known.plans[key] = self._made(question, features(), registry, project, config)
         return plan
 
     def rehearse(self, table: FeatureView, registry: BaseRegistry, config: RepoConfig) -> None:

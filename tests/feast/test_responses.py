@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from feast import Entity, FeatureService, FeatureStore, ValueType
+from feast.errors import FeatureServiceNotFoundException, FeatureViewNotFoundException
 from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, Value
 from feast.types import Array, Int64, Set, String
@@ -161,6 +162,17 @@ def test_wrong_requests_fail_as_with_feasts_own_way(store, monkeypatch, entities
     ours = answer(store.get_online_features, (USER_FEATURES, entities, {}))
     monkeypatch.setattr(SketchOnlineStore, "_read_features_per_fv", OnlineStore._read_features_per_fv)
     assert ours == answer(store.get_online_features, (USER_FEATURES, entities, {}))
+
+
+def test_a_request_is_answered_as_its_project_declares_it(store, services):
+    """`FeatureStore.set_current_project` changes the project between requests."""
+    read = store._get_provider().online_store.get_online_features
+    for features in (USER_FEATURES, services[0]):
+        for _ in range(2):  # the second request of a configuration has a plan
+            of_own = read(store.config, features, {"user_id": [5], "shop_id": ["a"]}, store.registry, "shop")
+            assert of_own.to_dict()["country"] == ["country-1"]
+        with pytest.raises((FeatureServiceNotFoundException, FeatureViewNotFoundException)):
+            read(store.config, features, {"user_id": [5], "shop_id": ["a"]}, store.registry, "other")
 
 
 def test_what_no_response_can_hold_is_an_error_that_says_so(store, monkeypatch):
