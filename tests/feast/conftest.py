@@ -1,6 +1,6 @@
 """Fixtures for tests that drive the store through Feast's interface."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from feast import Entity, FeatureView, Field, FileSource
-from feast.infra.online_stores.online_store import OnlineStore
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.repo_config import RepoConfig
@@ -20,6 +19,7 @@ from feast.types import FeastType, Int64, Set, String
 from feast_sketch_store import SketchOnlineStore
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import plan_view
+from feast_sketch_store.view.view import View
 from tests.helpers import repository
 from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
 from tests.helpers.keys import entity_key
@@ -38,15 +38,34 @@ class Harness:
 
     config: RepoConfig
     view: FeatureView
-    store: OnlineStore
+    store: Any  # the control has only Feast's methods
 
     def reopened(self) -> "Harness":
         """The same store as another process would open it."""
         return Harness(self.config, self.view, type(self.store)())
 
-    def absorb(self) -> None:
-        """Move fresh rows into the table of the row log."""
-        self.store.view(self.config, self.view).absorb()
+    @property
+    def opened(self) -> View:
+        """The view as the store has it open."""
+        return self.store.view(self.config, self.view)
+
+    @property
+    def folder(self) -> Path:
+        """The view's folder."""
+        return self.store.storage(self.config, self.view).path
+
+    def apply(self, view: FeatureView | None = None) -> None:
+        """Declare the view again, or another one in its place."""
+        self.view = view or self.view
+        self.store.update(self.config, [], [self.view], [], [], False)
+
+    def drop(self) -> None:
+        """Remove the view, as an apply without it does."""
+        self.store.update(self.config, [self.view], [], [], [], False)
+
+    def seal(self) -> bool:
+        """Seal; whether that happened."""
+        return self.store.seal(self.config, self.view)
 
     @staticmethod
     def noon(hours: int = 0) -> datetime:
@@ -64,6 +83,10 @@ class Harness:
         """Write one row."""
         self.write_many([(self.key(user_id=user), values, event, created)])
 
+    def write_users(self, rows: Mapping[Any, dict[str, Value]], hours: int = 0) -> None:
+        """Write a row of each user in one batch."""
+        self.write_many([(self.key(user_id=u), row, self.noon(hours), None) for u, row in rows.items()])
+
     def write_many(self, rows: list[Write]) -> None:
         """Write rows in one batch."""
         self.store.online_write_batch(self.config, self.view, rows, None)
@@ -76,11 +99,17 @@ class Harness:
         """Read rows by key."""
         return self.store.online_read(self.config, self.view, keys, features)
 
-    @property
-    def folder(self) -> Path:
-        """The view's folder."""
-        assert isinstance(self.store, SketchOnlineStore)
-        return self.store.storage(self.config, self.view).path
+    def shown(self, *users: Any, features: list[str] | None = None) -> list[Any]:
+        """The values of rows, without their timestamps; None for an absent one."""
+        return [values for _, values in self.read(*users, features=features)]
+
+    def countries(self, *users: Any) -> list[str | None]:
+        """The countries of users."""
+        return [values and values["country"].string_val for values in self.shown(*users)]
+
+    def delete(self, *users: Any) -> None:
+        """Delete the rows of users."""
+        self.store.delete(self.config, self.view, [self.key(user_id=user) for user in users])
 
 
 @pytest.fixture(scope="module")
@@ -162,13 +191,13 @@ def make_harness(
         features: Any = None, *, view: FeatureView | None = None, project: str = "shop", **options: Any
     ) -> Harness:
         config = make_config(project, **options)
-        store: OnlineStore = SketchOnlineStore()
+        store = SketchOnlineStore()
         if options.get("type") == "sqlite":
             from feast.infra.online_stores.sqlite import SqliteOnlineStore
 
             store = SqliteOnlineStore()
         harness = Harness(config, view or make_view(features), store)
-        store.update(config, [], [harness.view], [], [], False)
+        harness.apply()
         return harness
 
     return make

@@ -15,22 +15,22 @@ from unittest.mock import Mock
 import pandas as pd
 import pyarrow as pa
 import pytest
-from feast.protos.feast.types.Value_pb2 import Int64List, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Int64List, Value
 from feast.repo_config import FeastConfigError, load_repo_config
 
 from feast_sketch_store.adapter.responses import hash_entity_keys, read_vectors
 from feast_sketch_store.errors import DamagedFileError, RowError, StorageError
+from tests.helpers.repository import SEALED, STATES, UNSEALED
 from tests.helpers.snapshots import ranges_of
+from tests.helpers.values import strings
 
 # Python represents them where they are given, and not in UTC.
 TOO_LATE = datetime(9999, 12, 31, 23, tzinfo=timezone(timedelta(hours=-12)))
 TOO_EARLY = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
-SEAL_AT_ONCE = {"compaction": {"min_rows": 0, "share": 1e-9}}
-SETS = {"target": "auto", "structure": "sets"}  # what the default makes of all but the smallest views
 
 
 def items(*values):
-    return {"viewed": Value(string_set_val=StringSet(val=values))}
+    return {"viewed": strings(*values)}
 
 
 def test_a_wrong_option_beside_credentials_shows_none_of_them(tmp_path):
@@ -68,7 +68,7 @@ def test_a_write_that_lacks_memory_to_compress_its_rows_is_refused_and_says_so(m
         short.setattr("feast_sketch_store.row_log.records.encode_table", Mock(side_effect=error))
         with pytest.raises(StorageError, match=r"rows cannot be written: ZSTD .* not enough memory"):
             harness.write(1, items("b"))
-    assert harness.read(1)[0][1] == items("a")
+    assert harness.shown(1) == [items("a")]
 
 
 def test_a_write_that_is_durable_does_not_fail_for_want_of_memory_to_load_it(
@@ -76,18 +76,18 @@ def test_a_write_that_is_durable_does_not_fail_for_want_of_memory_to_load_it(
 ):
     harness = make_harness()
     harness.write(1, items("a"))
-    assert harness.read(1)[0][1] == items("a")  # the next write loads its rows at once
+    assert harness.shown(1) == [items("a")]  # the next write loads its rows at once
     with monkeypatch.context() as short:
         error = pa.ArrowMemoryError("malloc of size 64 failed")
         short.setattr("feast_sketch_store.view.loading.ExactLayer", Mock(side_effect=error))
         harness.write(1, items("b"))
-        assert harness.read(1)[0][1] == items("a")
+        assert harness.shown(1) == [items("a")]
     assert caplog.text.count("a refresh needs more memory than this process can have; serving") == 1
     harness.write(2, items("c"))
-    assert [row for _, row in harness.read(1, 2)] == [items("b"), items("c")]
+    assert harness.shown(1, 2) == [items("b"), items("c")]
 
 
-@pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 class TestRefusedWrites:
     """A refused batch leaves nothing behind."""
 
@@ -102,8 +102,7 @@ class TestRefusedWrites:
     def test_wrong_value(self, make_harness, options, values, parts):
         harness = make_harness(**options)
         harness.write(1, items("a"))
-        key = harness.key(user_id=2)
-        now = harness.write.__defaults__[0]
+        key, now = harness.key(user_id=2), harness.noon()
         with pytest.raises(RowError) as caught:
             harness.write_many([(key, items("b"), now, None), (key, values, now, None)])
         assert all(part in str(caught.value) for part in parts)
@@ -143,10 +142,10 @@ ODD_NAMES = ["../x", "a b", "Größe", "x" * 300, "CON", "a/b", "History", ".", 
 )
 def test_names_that_a_path_cannot_hold(make_harness, make_view, tmp_path, project, name):
     """Feast itself refuses a project name with other characters than letters, digits, _ and -."""
-    harness = make_harness(view=make_view(name=name), project=project, **SEAL_AT_ONCE)
+    harness = make_harness(view=make_view(name=name), project=project, **SEALED)
     other = make_harness(view=make_view(name="history"), project=project)
     harness.write(1, items("a"))
-    assert harness.reopened().read(1)[0][1] == items("a")
+    assert harness.reopened().shown(1) == [items("a")]
     assert other.read(1) == [(None, None)]
     assert harness.folder.resolve().is_relative_to((tmp_path / "sketch").resolve())
     assert len(list((tmp_path / "sketch").iterdir())) == 1
@@ -156,14 +155,14 @@ def test_names_that_a_path_cannot_hold(make_harness, make_view, tmp_path, projec
 
 def test_a_snapshot_of_another_view_is_refused(make_harness, make_view):
     mine, other = (make_harness(view=make_view(name=name)) for name in ("history", "other"))
-    for harness, values in ((other, ["theirs"]), (mine, ["own"])):
-        harness.write(1, {"viewed": Value(string_set_val=StringSet(val=values))})
-    other.store.seal(other.config, other.view)
+    other.write(1, items("theirs"))
+    mine.write(1, items("own"))
+    other.seal()
     shutil.copytree(other.folder / "snapshots", mine.folder / "snapshots")
     with pytest.raises(DamagedFileError, match="is of another view, 'other'; remove it"):
         mine.reopened().read(1)
-    assert mine.store.seal(mine.config, mine.view)
-    assert mine.reopened().read(1)[0][1]["viewed"].string_set_val.val == ["own"]
+    assert mine.seal()
+    assert mine.reopened().shown(1) == [items("own")]
 
 
 def test_a_path_that_is_a_file(make_harness, tmp_path):
@@ -200,17 +199,17 @@ def public_folder():
 
 
 def test_an_unwritable_path_refuses_writes_and_still_serves(make_harness, public_folder):
-    harness = make_harness(path=str(public_folder / "sketch"), **SEAL_AT_ONCE)
+    harness = make_harness(path=str(public_folder / "sketch"), **SEALED)
     harness.write(1, items("a"))
     with _without_write_permission(public_folder / "sketch"):
         with pytest.raises(StorageError, match=str(public_folder)):
             harness.write(2, items("b"))
         reopened = harness.reopened()
-        assert [values for _, values in reopened.read(1, 2)] == [items("a"), None]
+        assert reopened.shown(1, 2) == [items("a"), None]
         with pytest.raises(StorageError, match=str(public_folder)):
             make_harness(path=str(public_folder / "sketch"), project="another")
     harness.write(2, items("b"))
-    assert harness.read(2)[0][1] == items("b")
+    assert harness.shown(2) == [items("b")]
 
 
 def _damage(path: Path, how: str) -> None:
@@ -236,18 +235,18 @@ DAMAGED_SNAPSHOTS = pytest.mark.parametrize(
 
 @DAMAGED_SNAPSHOTS
 def test_a_damaged_snapshot_falls_back_to_the_one_before(make_harness, file, how, caplog):
-    harness = make_harness(refresh="0", **SEAL_AT_ONCE)
+    harness = make_harness(refresh="0", **SEALED)
     for user in range(3):
         harness.write(user, items(f"i{user}"))
     newest = sorted((harness.folder / "snapshots").glob(f"*.{file}"))[-1]
     _damage(newest, how)
-    assert [values for _, values in harness.reopened().read(0, 1, 2)] == [items(f"i{u}") for u in range(3)]
+    assert harness.reopened().shown(0, 1, 2) == [items(f"i{u}") for u in range(3)]
     assert newest.name in caplog.text
 
 
 @DAMAGED_SNAPSHOTS
 def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out(make_harness, file, how):
-    harness = make_harness(refresh="0", **SEAL_AT_ONCE)
+    harness = make_harness(refresh="0", **SEALED)
     harness.write(1, items("a"))
     (snapshot,) = (harness.folder / "snapshots").glob(f"*.{file}")
     _damage(snapshot, how)
@@ -258,9 +257,9 @@ def test_when_every_snapshot_is_damaged_the_error_names_the_file_and_the_way_out
     with pytest.raises(DamagedFileError):
         harness.reopened().read(1)
     healer = harness.reopened()
-    assert healer.store.seal(healer.config, healer.view)
-    assert healer.read(1)[0][1] == items("a")
-    assert harness.reopened().read(1)[0][1] == items("a")
+    assert healer.seal()
+    assert healer.shown(1) == [items("a")]
+    assert harness.reopened().shown(1) == [items("a")]
 
 
 ORDER_DAMAGED = pytest.mark.parametrize("how", ["flip", "truncate", "empty", "gone"])
@@ -271,50 +270,50 @@ def test_a_damaged_order_index_falls_back_to_the_snapshot_before_and_fails_no_wr
     make_harness, how, caplog
 ):
     """Only rows that may be late need the index: those that are not newer than what was sealed."""
-    harness = make_harness(refresh="0", compaction={"min_rows": 10**9})
+    harness = make_harness(refresh="0", **UNSEALED)
     for user in range(2):
         harness.write(user, items(f"i{user}"))
-        harness.store.seal(harness.config, harness.view)
+        harness.seal()
     reader = harness.reopened()
-    assert reader.read(0)[0][1] == items("i0")
+    assert reader.shown(0) == [items("i0")]
     newest = sorted((harness.folder / "snapshots").glob("*.order.sketch"))[-1]
     _damage(newest, how)
     wanted = [items("i0"), items("i1"), items("i2"), None]
     for user, writer in ((2, harness.reopened()), (3, harness.reopened())):
         writer.write(user, items(f"i{user}"))
         for read in (writer, reader, harness.reopened()):
-            assert [values for _, values in read.read(0, 1, 2, 3)] == wanted
+            assert read.shown(0, 1, 2, 3) == wanted
         wanted[3] = items("i3")
-    assert [values for _, values in harness.read(0, 1, 2, 3)] == wanted
+    assert harness.shown(0, 1, 2, 3) == wanted
     assert newest.name in caplog.text
-    assert harness.store.seal(harness.config, harness.view)
-    assert [values for _, values in harness.reopened().read(0, 1, 2, 3)] == wanted
+    assert harness.seal()
+    assert harness.reopened().shown(0, 1, 2, 3) == wanted
 
 
 @ORDER_DAMAGED
 def test_a_write_is_kept_though_the_only_order_index_is_damaged(make_harness, how):
-    harness = make_harness(refresh="0", compaction={"min_rows": 10**9})
+    harness = make_harness(refresh="0", **UNSEALED)
     harness.write(1, items("a"))
-    harness.store.seal(harness.config, harness.view)
+    harness.seal()
     (index,) = (harness.folder / "snapshots").glob("*.order.sketch")
     _damage(index, how)
     writer = harness.reopened()
     writer.write(2, items("b"))
     with pytest.raises(DamagedFileError, match=f"{index.name}.*feast-sketch seal"):
         harness.reopened().read(2)
-    assert writer.store.seal(writer.config, writer.view)
-    assert [values for _, values in writer.read(1, 2)] == [items("a"), items("b")]
-    assert [values for _, values in harness.reopened().read(1, 2)] == [items("a"), items("b")]
+    assert writer.seal()
+    assert writer.shown(1, 2) == [items("a"), items("b")]
+    assert harness.reopened().shown(1, 2) == [items("a"), items("b")]
 
 
 def test_a_snapshot_whose_manifest_is_gone_is_none(make_harness):
     """Readers know manifests only; the rows are in the row log all the same."""
-    harness = make_harness(refresh="0", **SEAL_AT_ONCE)
+    harness = make_harness(refresh="0", **SEALED)
     harness.write(1, items("a"))
     (manifest,) = (harness.folder / "snapshots").glob("*.json")
     manifest.unlink()
-    assert harness.reopened().read(1)[0][1] == items("a")
-    assert harness.store.view(harness.config, harness.view).vacuum() >= 2
+    assert harness.reopened().shown(1) == [items("a")]
+    assert harness.opened.vacuum() >= 2
     assert list((harness.folder / "snapshots").iterdir()) == []
 
 
@@ -323,19 +322,19 @@ def test_a_snapshot_whose_manifest_is_gone_is_none(make_harness):
 def test_a_damaged_row_log_is_named_and_a_running_reader_goes_on(make_harness, how, pattern, caplog):
     harness = make_harness(refresh="0")
     harness.write(1, items("a"))
-    assert harness.read(1)[0][1] == items("a")
-    harness.reopened().absorb()
+    assert harness.shown(1) == [items("a")]
+    harness.reopened().opened.absorb()
     (damaged,) = (harness.folder / "rows").glob(pattern)
     _damage(damaged, how)
     with pytest.raises(DamagedFileError, match=damaged.name):
         harness.reopened().read(1)
-    assert harness.read(1)[0][1] == items("a")
+    assert harness.shown(1) == [items("a")]
 
 
 def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
     harness = make_harness(refresh="0")
     harness.write(1, items("a"))
-    assert harness.read(1)[0][1] == items("a")
+    assert harness.shown(1) == [items("a")]
     (segment,) = (harness.folder / "fresh").glob("*.log")
     num_known = len(segment.read_bytes().rstrip(b"\0"))
     harness.reopened().write(1, items("b"))
@@ -343,7 +342,7 @@ def test_a_running_reader_warns_once_of_a_damaged_commit(make_harness, caplog):
     content[num_known + 100] ^= 1
     segment.write_bytes(content)
     for _ in range(3):
-        assert harness.read(1)[0][1] == items("a")
+        assert harness.shown(1) == [items("a")]
     assert caplog.text.count("serving what was read before") == 1
 
 
@@ -369,32 +368,32 @@ def test_rows_for_which_memory_is_short_are_not_called_damaged_and_a_running_rea
 ):
     harness = make_harness(refresh="0")
     harness.write(1, items("a"))
-    assert harness.read(1)[0][1] == items("a")
+    assert harness.shown(1) == [items("a")]
     writer = harness.reopened()
     writer.write(1, items("b"))
     if absorbs:
-        writer.absorb()
+        writer.opened.absorb()
     with monkeypatch.context() as short:
         short.setattr(call, Mock(side_effect=error))
         with pytest.raises(MemoryError, match=re.escape(str(error))):
             harness.reopened().read(1)
         for _ in range(2):
-            assert harness.read(1)[0][1] == items("a")
+            assert harness.shown(1) == [items("a")]
     assert caplog.text.count("a refresh needs more memory than this process can have; serving") == 1
     assert "damaged" not in caplog.text
-    assert harness.read(1)[0][1] == items("b")
+    assert harness.shown(1) == [items("b")]
 
 
 def test_a_running_reader_outlives_a_damaged_new_snapshot(make_harness, caplog):
-    writer = make_harness(refresh="0", **SEAL_AT_ONCE)
+    writer = make_harness(refresh="0", **SEALED)
     writer.write(1, items("a"))
     reader = writer.reopened()
-    assert reader.read(1)[0][1] == items("a")
+    assert reader.shown(1) == [items("a")]
     folder = writer.folder / "snapshots"
     (folder / "99999999999999999999-0001-00000000.json").write_bytes(b"junk")
-    assert reader.read(1)[0][1] == items("a")
+    assert reader.shown(1) == [items("a")]
     assert caplog.text.count("99999999999999999999") == 1
-    assert reader.read(1)[0][1] == items("a")
+    assert reader.shown(1) == [items("a")]
     assert caplog.text.count("99999999999999999999") == 1
 
 
@@ -421,24 +420,24 @@ def _damage_table(path):
 
 
 def test_damage_that_shows_while_reading_falls_back_with_one_warning(make_harness, caplog):
-    harness = make_harness(refresh="0", **SEAL_AT_ONCE)
+    harness = make_harness(refresh="0", **SEALED)
     for user in range(3):
         harness.write(user, items(f"i{user}"))
     newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
     _damage_table(newest)
     reader = harness.reopened()
     for _ in range(3):
-        assert [values for _, values in reader.read(0, 1, 2)] == [items(f"i{u}") for u in range(3)]
+        assert reader.shown(0, 1, 2) == [items(f"i{u}") for u in range(3)]
     assert caplog.text.count(newest.name) == 1
     # What feature servers answer with is read in another way.
     keys = hash_entity_keys([harness.key(user_id=user) for user in range(3)])
-    view = harness.reopened().store.view(harness.config, harness.view)
+    view = harness.reopened().opened
     assert read_vectors(view, "history", ("viewed",), keys, None)[1] == 3
     assert caplog.text.count(newest.name) == 2
 
 
 def test_damage_of_the_only_snapshot_that_shows_while_reading_is_an_error(make_harness):
-    harness = make_harness(refresh="0", **SEAL_AT_ONCE)
+    harness = make_harness(refresh="0", **SEALED)
     harness.write(1, items("a"))
     (snapshot,) = (harness.folder / "snapshots").glob("*.base.*")
     _damage_table(snapshot)
@@ -446,5 +445,5 @@ def test_damage_of_the_only_snapshot_that_shows_while_reading_is_an_error(make_h
     for _ in range(2):
         with pytest.raises(DamagedFileError, match=snapshot.name):
             reader.read(1)
-    assert reader.store.seal(reader.config, reader.view)
+    assert reader.seal()
     assert reader.read(1)[0][1] == harness.reopened().read(1)[0][1] == items("a")

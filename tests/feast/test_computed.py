@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from feast import Field
 from feast.data_source import PushMode
-from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Float64, Int64, Set, String
 
 from feast_sketch_store import SketchReader, through_sketch
@@ -17,6 +17,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from tests.helpers.repository import make_repository, make_view, materialize
+from tests.helpers.values import numbers, strings
 
 NUM_USERS, NUM_VALUES = 300, 60
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -56,10 +57,7 @@ def write_weights(folder, scale=1.0):
 
 
 def values(viewed):
-    return {
-        "viewed": Value(int64_set_val=Int64Set(val=viewed)),
-        "liked": Value(string_set_val=StringSet(val=likes(viewed))),
-    }
+    return {"viewed": numbers(*viewed), "liked": strings(*likes(viewed))}
 
 
 @pytest.fixture
@@ -70,35 +68,27 @@ def harness(make_harness, make_view, tmp_path):
 
 
 def write(harness, rows, first=0, hours=0):
-    harness.write_many(
-        [(harness.key(user_id=first + n), values(v), harness.noon(hours), None) for n, v in enumerate(rows)]
-    )
-
-
-def seal(harness):
-    assert harness.store.seal(harness.config, harness.view)
-
-
-def read(harness, users, *features):
-    rows = [row for _, row in harness.read(*users, features=list(features))]
-    picked = [[row[name] for row in rows] for name in features]
-    return picked if len(features) > 1 else picked[0]
+    harness.write_users({user: values(viewed) for user, viewed in enumerate(rows, first)}, hours)
 
 
 def scores(harness, users):
-    return np.array([value.double_val for value in read(harness, users, "click_score")])
+    shown = harness.shown(*users, features=["click_score"])
+    return np.array([row["click_score"].double_val for row in shown])
 
 
-def report(harness, name):
-    opened = harness.store.view(harness.config, harness.view)
-    found = maintenance._feature_report(opened.state.sealed, name, 0.0)
-    return found
+def reader_of(harness):
+    return SketchReader(harness.config.online_store.path, "history", "shop")
+
+
+def report(harness):
+    """What `inspect` says of the score."""
+    return maintenance._feature_report(harness.opened.state.sealed, "click_score", 0.0)
 
 
 def test_a_row_that_is_not_sealed_gets_the_score_of_its_twin(harness):
     rows = histories()
     write(harness, rows)
-    seal(harness)
+    assert harness.seal()
     write(harness, rows[:50], first=1000)
     write(harness, rows[1:2], first=0, hours=1)  # user 0 has other values now
     twins = harness.reopened()
@@ -109,11 +99,11 @@ def test_a_row_that_is_not_sealed_gets_the_score_of_its_twin(harness):
 def test_a_score_is_within_half_a_step_of_the_sum(harness):
     rows = histories()
     write(harness, rows[:200])
-    seal(harness)
+    assert harness.seal()
     write(harness, rows[200:], first=200)
     exact = np.array([exact_score(viewed) for viewed in rows])
     error = np.abs(scores(harness, range(NUM_USERS)) - exact).max()
-    stated = report(harness, "click_score").max_error
+    stated = report(harness).max_error
     assert error <= stated * (1 + 1e-6)
     assert stated == pytest.approx(np.ptp(exact[:200]) / 63 / 2)
     assert len({*scores(harness, range(200))}) <= 64
@@ -122,8 +112,8 @@ def test_a_score_is_within_half_a_step_of_the_sum(harness):
 def test_training_rows_get_what_reads_give(harness):
     rows = histories()
     write(harness, rows)
-    seal(harness)
-    reader = SketchReader(harness.config.online_store.path, "history", "shop")
+    assert harness.seal()
+    reader = reader_of(harness)
     training = pd.DataFrame({"viewed": rows, "history__liked": [likes(viewed) for viewed in rows]})
     shown = through_sketch(training, reader)
     assert shown["click_score"].tolist() == scores(harness, range(NUM_USERS)).tolist()
@@ -138,10 +128,10 @@ def test_training_rows_with_scores_of_no_sealed_row_get_what_reads_give(harness)
     """In a filter, too, which has the scores of sealed rows only."""
     rows = histories()
     write(harness, rows[:5])
-    seal(harness)
-    assert report(harness, "click_score").structure == "bloom"
+    assert harness.seal()
+    assert report(harness).structure == "bloom"
     write(harness, rows[5:], first=5)
-    reader = SketchReader(harness.config.online_store.path, "history", "shop")
+    reader = reader_of(harness)
     training = pd.DataFrame({"viewed": rows, "liked": [likes(viewed) for viewed in rows]})
     shown = through_sketch(training, reader)["click_score"]
     assert shown.tolist() == scores(harness, range(NUM_USERS)).tolist()
@@ -150,9 +140,9 @@ def test_training_rows_with_scores_of_no_sealed_row_get_what_reads_give(harness)
 def test_reads_without_the_settings_compute_as_well(harness):
     rows = histories()
     write(harness, rows)
-    seal(harness)
+    assert harness.seal()
     write(harness, rows[5:6], first=7000)
-    reader = SketchReader(harness.config.online_store.path, "history", "shop")
+    reader = reader_of(harness)
     one, other = reader.arrow("click_score", [7000, 5]).to_pylist()
     assert one == other is not None
 
@@ -160,24 +150,24 @@ def test_reads_without_the_settings_compute_as_well(harness):
 def test_scores_stay_over_seals_and_new_weights_are_a_new_version(harness, tmp_path, caplog):
     rows = histories()
     write(harness, rows[:200])
-    seal(harness)
+    assert harness.seal()
     write(harness, rows[200:], first=200)
-    seal(harness)
-    assert report(harness, "click_score").version == 1
+    assert harness.seal()
+    assert report(harness).version == 1
     write_weights(tmp_path, scale=2.0)
-    seal(harness)
-    assert report(harness, "click_score").version == 2
+    assert harness.seal()
+    assert report(harness).version == 2
     assert "'click_score' of view 'history' has version 2 now" in caplog.text
     exact = 2 * np.array([exact_score(viewed) for viewed in rows])
-    assert np.abs(scores(harness, range(NUM_USERS)) - exact).max() <= report(harness, "click_score").max_error
+    assert np.abs(scores(harness, range(NUM_USERS)) - exact).max() <= report(harness).max_error
 
 
 def test_a_delta_has_the_scores_of_its_base(harness):
     rows = histories()
     write(harness, rows)
-    seal(harness)
+    assert harness.seal()
     write(harness, rows[:30], first=1000)
-    opened = harness.store.view(harness.config, harness.view)
+    opened = harness.opened
     before = scores(harness, range(1000, 1030)).tolist()
     assert opened.seal(as_delta=True)
     sealed = opened.state.sealed
@@ -190,7 +180,7 @@ def test_a_delta_has_the_scores_of_its_base(harness):
 
 def test_an_entity_without_values_has_a_score_of_zero_and_a_stranger_has_none(harness):
     write(harness, histories())
-    seal(harness)
+    assert harness.seal()
     write(harness, [[]], first=500)
     assert scores(harness, [500]).tolist() == [0.0]
     assert harness.read(501, features=["click_score"]) == [(None, None)]
@@ -204,7 +194,7 @@ def test_nobody_writes_what_is_computed(harness):
     ):
         harness.write(1, row)
     harness.write(1, {**values([1, 2]), "click_score": Value()})
-    storage = harness.store.view(harness.config, harness.view).storage
+    storage = harness.opened.storage
     assert "click_score" not in RowLog(storage).read().schema().names
 
 

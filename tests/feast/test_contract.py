@@ -5,21 +5,15 @@ from datetime import UTC, datetime, timedelta, timezone
 import pandas as pd
 import pytest
 from feast import Field
-from feast.protos.feast.types.Value_pb2 import Int64List, StringList, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Int64List, StringList, Value
 from feast.types import Array, Bytes, Int32, Int64, Set, String, UnixTimestamp
 
+from tests.helpers.repository import SEALED, STATES
+from tests.helpers.values import country, strings
+
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-SEAL_AT_ONCE = {"compaction": {"min_rows": 0, "share": 1e-9}}
-STORES = [
-    pytest.param({"type": "sqlite"}, id="sqlite"),
-    pytest.param({"compaction": {"min_rows": 10**9}}, id="unsealed"),
-    pytest.param(SEAL_AT_ONCE, id="sealed"),
-    pytest.param({**SEAL_AT_ONCE, "default_codec": "exact"}, id="exact"),
-]
-
-
-def strings(*values):
-    return Value(string_set_val=StringSet(val=values))
+OURS = [*STATES, pytest.param({**SEALED, "default_codec": "exact"}, id="exact")]
+STORES = [pytest.param({"type": "sqlite"}, id="sqlite"), *OURS]
 
 
 @pytest.fixture(params=STORES)
@@ -29,11 +23,7 @@ def harness(request, make_harness):
 
 
 def test_a_written_row_is_read_back(harness):
-    row = {
-        "viewed": strings("a", "b"),
-        "liked": Value(int64_list_val=Int64List(val=[3, 5])),
-        "country": Value(string_val="FR"),
-    }
+    row = {"viewed": strings("a", "b"), "liked": Value(int64_list_val=Int64List(val=[3, 5])), **country("FR")}
     harness.write(1, row)
     timestamp, values = harness.read(1)[0]
     assert timestamp == NOON
@@ -44,34 +34,24 @@ def test_a_written_row_is_read_back(harness):
 
 
 def test_null_empty_and_missing_are_told_apart(harness):
-    harness.write_many(
-        [
-            (harness.key(user_id=1), {"viewed": Value(), "country": Value(string_val="")}, NOON, None),
-            (harness.key(user_id=2), {"viewed": strings(), "country": Value()}, NOON, None),
-            (harness.key(user_id=3), {"country": Value(string_val="FR")}, NOON, None),
-        ]
-    )
-    null, empty, missing = (values for _, values in harness.read(1, 2, 3))
-    assert null == {"viewed": Value(), "country": Value(string_val="")}
-    assert empty == {"viewed": strings(), "country": Value()}
-    assert missing == {"country": Value(string_val="FR")}
+    null, empty = {"viewed": Value(), **country("")}, {"viewed": strings(), "country": Value()}
+    harness.write_users({1: null, 2: empty, 3: country("FR")})
+    assert harness.shown(1, 2, 3) == [null, empty, country("FR")]
 
 
 def test_order_and_duplicate_keys_are_kept(harness):
     for user in range(5):
-        harness.write(user, {"country": Value(string_val=f"c{user}")})
-    users = [3, 0, 3, 9, 4]
-    countries = [values and values["country"].string_val for _, values in harness.read(*users)]
-    assert countries == ["c3", "c0", "c3", None, "c4"]
+        harness.write(user, country(f"c{user}"))
+    assert harness.countries(3, 0, 3, 9, 4) == ["c3", "c0", "c3", None, "c4"]
 
 
-@pytest.mark.parametrize("options", STORES[1:])
+@pytest.mark.parametrize("options", OURS)
 def test_few_rows_are_as_those_of_many(make_harness, options):
     harness = make_harness({"viewed": Set(String), "country": String}, structure="sets", **options)
     rows = [{"viewed": strings("a", f"v{user}")} for user in range(60)]
     for user in range(0, 60, 3):
-        rows[user]["country"] = Value(string_val=f"c{user}")
-    harness.write_many([(harness.key(user_id=u), row, NOON, None) for u, row in enumerate(rows)])
+        rows[user] |= country(f"c{user}")
+    harness.write_users(dict(enumerate(rows)))
     users = [*range(50, 70), *range(50)]
     many = harness.read(*users)
     assert [values for _, values in many] == [rows[user] if user < 60 else None for user in users]
@@ -89,18 +69,18 @@ def test_no_keys_and_no_rows(harness):
 
 def test_progress_counts_every_row(harness):
     counted = []
-    rows = [(harness.key(user_id=i), {"country": Value(string_val="x")}, NOON, None) for i in range(7)]
+    rows = [(harness.key(user_id=i), country("x"), NOON, None) for i in range(7)]
     harness.store.online_write_batch(harness.config, harness.view, rows, counted.append)
     assert sum(counted) == 7
 
 
-@pytest.mark.parametrize("options", STORES[1:])
+@pytest.mark.parametrize("options", OURS)
 class TestBeyondSqlite:
     """Behaviour that SQLite lacks or does differently."""
 
     def test_only_requested_features_are_read(self, make_harness, options):
         harness = make_harness({"viewed": Set(String), "country": String}, **options)
-        harness.write(1, {"viewed": strings("a"), "country": Value(string_val="FR")})
+        harness.write(1, {"viewed": strings("a"), **country("FR")})
         assert set(harness.read(1, features=["country"])[0][1]) == {"country"}
         assert harness.read(1, features=[])[0] == (NOON, {})
         assert harness.read(1, features=["unheard of"])[0] == (NOON, {})
@@ -108,9 +88,9 @@ class TestBeyondSqlite:
     def test_newest_row_wins_by_event_then_created_then_commit(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
 
-        def write(country, event, created=None):
-            harness.write(1, {"country": Value(string_val=country)}, event, created)
-            return harness.read(1)[0][1]["country"].string_val
+        def write(name, event, created=None):
+            harness.write(1, country(name), event, created)
+            return harness.countries(1)[0]
 
         assert write("first", NOON) == "first"
         assert write("older event", NOON - timedelta(seconds=1)) == "first"
@@ -119,39 +99,33 @@ class TestBeyondSqlite:
         assert write("created before", NOON, NOON - timedelta(1)) == "created"
         assert write("no created", NOON) == "created"
         assert write("created is no time", NOON, pd.NaT) == "created"
-        assert write("newer event, older created", NOON + timedelta(1), NOON - timedelta(9)) == (
-            "newer event, older created"
-        )
-        assert harness.reopened().read(1)[0][1]["country"].string_val == "newer event, older created"
+        assert write("newer event", NOON + timedelta(1), NOON - timedelta(9)) == "newer event"
+        assert harness.reopened().countries(1) == ["newer event"]
 
     def test_the_newest_row_of_one_batch_wins(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
         key = harness.key(user_id=1)
         events = [NOON, NOON + timedelta(1), NOON - timedelta(1), NOON + timedelta(1)]
-        harness.write_many(
-            [(key, {"country": Value(string_val=f"c{n}")}, e, None) for n, e in enumerate(events)]
-        )
-        assert harness.read(1) == [(NOON + timedelta(1), {"country": Value(string_val="c3")})]
+        harness.write_many([(key, country(f"c{n}"), event, None) for n, event in enumerate(events)])
+        assert harness.read(1) == [(NOON + timedelta(1), country("c3"))]
 
     def test_a_row_replaces_all_features_of_the_one_before(self, make_harness, options):
         harness = make_harness({"viewed": Set(String), "country": String}, **options)
-        harness.write(1, {"viewed": strings("old"), "country": Value(string_val="FR")})
+        harness.write(1, {"viewed": strings("old"), **country("FR")})
         harness.write(1, {"viewed": strings("new")})
-        assert harness.read(1)[0][1] == {"viewed": strings("new")}
+        assert harness.shown(1) == [{"viewed": strings("new")}]
 
     def test_naive_timestamps_mean_utc_and_zones_are_converted(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
-        value = {"country": Value(string_val="x")}
-        harness.write(1, value, NOON.replace(tzinfo=None))
-        harness.write(2, value, NOON.astimezone(timezone(timedelta(hours=5, minutes=30))))
-        harness.write(3, value, pd.Timestamp(NOON), pd.Timestamp(NOON))
+        harness.write(1, country("x"), NOON.replace(tzinfo=None))
+        harness.write(2, country("x"), NOON.astimezone(timezone(timedelta(hours=5, minutes=30))))
+        harness.write(3, country("x"), pd.Timestamp(NOON), pd.Timestamp(NOON))
         assert [timestamp for timestamp, _ in harness.read(1, 2, 3)] == [NOON] * 3
 
     def test_event_timestamps_are_never_newer_than_the_truth(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
         truth = {user: NOON + timedelta(microseconds=user) for user in range(300)}
-        value = {"country": Value(string_val="x")}
-        harness.write_many([(harness.key(user_id=u), value, t, None) for u, t in truth.items()])
+        harness.write_many([(harness.key(user_id=u), country("x"), t, None) for u, t in truth.items()])
         for user, (timestamp, _) in enumerate(harness.read(*truth)):
             assert NOON <= timestamp <= truth[user]
 
@@ -175,9 +149,8 @@ def test_join_keys_of_every_type(make_harness, make_view, options, key_type, key
     view = make_view({"country": String}, join_keys={"user_id": key_type})
     harness = make_harness(view=view, **options)
     for number, value in enumerate(key_values):
-        harness.write(value, {"country": Value(string_val=f"c{number}")})
-    read = [values["country"].string_val for _, values in harness.read(*key_values)]
-    assert read == [f"c{number}" for number in range(len(key_values))]
+        harness.write(value, country(f"c{number}"))
+    assert harness.countries(*key_values) == [f"c{number}" for number in range(len(key_values))]
 
 
 @pytest.mark.parametrize("options", STORES)
@@ -187,7 +160,7 @@ def test_composite_keys_in_any_order(make_harness, make_view, options):
     for user in range(3):
         for shop in ("a", "b"):
             key = harness.key(user_id=user, shop=shop)
-            harness.write_many([(key, {"country": Value(string_val=f"{user}{shop}")}, NOON, None)])
+            harness.write_many([(key, country(f"{user}{shop}"), NOON, None)])
     swapped = [harness.key(shop="b", user_id=1), harness.key(user_id=2, shop="a"), harness.key(user_id=1)]
     read = [values and values["country"].string_val for _, values in harness.read_keys(swapped)]
     assert read == ["1b", "2a", None]
@@ -197,14 +170,14 @@ def test_composite_keys_in_any_order(make_harness, make_view, options):
 def test_an_entityless_view_has_one_row(make_harness, make_view, options):
     harness = make_harness(view=make_view({"country": String}, entities=[]), **options)
     key = harness.key(__dummy_id="")
-    harness.write_many([(key, {"country": Value(string_val="FR")}, NOON, None)])
-    assert harness.read_keys([key])[0][1] == {"country": Value(string_val="FR")}
+    harness.write_many([(key, country("FR"), NOON, None)])
+    assert harness.read_keys([key])[0][1] == country("FR")
 
 
 def test_a_list_feature_of_a_view_with_field_and_entity_names_of_any_kind(make_harness, make_view):
     names = ["a b", "x,y;{}()", "Größe", "count(*)", "select", "a.b", "tab\there"]
     view = make_view([Field(name=name, dtype=Array(String)) for name in names])
-    harness = make_harness(view=view, **SEAL_AT_ONCE)
+    harness = make_harness(view=view, **SEALED)
     row = {name: Value(string_list_val=StringList(val=[name])) for name in names}
     harness.write(1, row)
     assert harness.reopened().read(1)[0][1] == row

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 from feast import Field
-from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Array, Bytes, Int64, Json, Map, Set, String
 
-from feast_sketch_store import SketchOnlineStore, SketchReader
+from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
@@ -19,9 +19,8 @@ from feast_sketch_store.view.view import View
 from feast_sketch_store.view.view_file import ViewFile
 from tests.feast.test_types import TYPES, values_of
 from tests.helpers.file_systems import know_files_badly
-
-NEVER = {"compaction": {"min_rows": 10**9}}
-FRANCE = Value(string_val="FR")
+from tests.helpers.repository import UNSEALED
+from tests.helpers.values import country, make_value, numbers, strings
 
 
 def reader_of(harness, **options):
@@ -41,15 +40,13 @@ def stored(column, codec):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 4])
-def test_a_reader_follows_every_type_from_before_the_first_write(
-    make_harness, elements_of, make_value, shards
-):
+def test_a_reader_follows_every_type_from_before_the_first_write(make_harness, shards):
     """One reader is opened before the first write, one before each seal: the seal must not change a type."""
     fields = {f"f{number}": dtype for number, dtype in enumerate(TYPES)}
-    harness = make_harness(fields, target="error 1e-9", shards=shards, **NEVER)
-    view = harness.store.view(harness.config, harness.view)
+    harness = make_harness(fields, target="error 1e-9", shards=shards, **UNSEALED)
+    view = harness.opened
     codecs = [view.settings.features[name].codec for name in fields]
-    contents = [values_of(dtype, elements_of, make_value) for dtype in TYPES]
+    contents = [*map(values_of, TYPES)]
     readers, written = [reader_of(harness)], []
 
     def write(number):
@@ -79,13 +76,13 @@ def test_a_reader_follows_every_type_from_before_the_first_write(
     check()
 
 
-def test_readers_keep_order_and_counts_as_declared_before_a_seal_too(make_harness, make_value):
+def test_readers_keep_order_and_counts_as_declared_before_a_seal_too(make_harness):
     fields = [
         Field(name="exact", dtype=Set(String), tags={"sketch.codec": "exact"}),
         Field(name="n", dtype=Array(Int64), tags={"sketch.codec": "counts"}),
         Field(name="viewed", dtype=Array(String)),
     ]
-    harness = make_harness(fields, **NEVER)
+    harness = make_harness(fields, **UNSEALED)
     reader = reader_of(harness)
     row = {
         "exact": make_value("string_set_val", ["b", "a"]),
@@ -93,7 +90,7 @@ def test_readers_keep_order_and_counts_as_declared_before_a_seal_too(make_harnes
         "viewed": make_value("string_list_val", ["b", "a", "b"]),
     }
     harness.write(1, row)
-    view = harness.store.view(harness.config, harness.view)
+    view = harness.opened
     for step in ("unsealed", "sealed"):
         found = reader.csr("n", [1], counts=True)
         values = found.vocabulary.take(found.ids).to_pylist()
@@ -103,13 +100,13 @@ def test_readers_keep_order_and_counts_as_declared_before_a_seal_too(make_harnes
         assert view.seal()
 
 
-TEXTS, NUMBERS = Value(string_set_val=StringSet(val=["a"])), Value(int64_set_val=Int64Set(val=[5]))
+TEXTS, NUMBERS = strings("a"), numbers(5)
 REOPEN = r"'x' was .* declared again since it was opened: open it again, with Feast by `store.refresh"
 
 CHANGES = [
-    (Set(String), TEXTS, Set(Int64), Value(int64_set_val=Int64Set(val=[1]))),
+    (Set(String), TEXTS, Set(Int64), NUMBERS),
     (Array(String), Value(), Set(String), TEXTS),
-    (Json, Value(json_val="{}"), String, FRANCE),
+    (Json, Value(json_val="{}"), String, Value(string_val="FR")),
     (Bytes, Value(bytes_val=b"\xff"), Map, Value()),
 ]
 
@@ -119,36 +116,34 @@ CHANGES = [
 def test_a_type_that_changes_is_refused_before_anything_is_written(
     make_harness, make_view, is_sealed, dtype, value, other, other_value
 ):
-    harness = make_harness({"x": dtype}, **NEVER)
+    harness = make_harness({"x": dtype}, **UNSEALED)
     harness.write(1, {"x": value})
     if is_sealed:
-        assert harness.store.view(harness.config, harness.view).seal()
+        assert harness.opened.seal()
     before = {path: path.read_bytes() for path in harness.folder.rglob("*") if path.is_file()}
     changed = harness.reopened()
-    changed.view = make_view({"x": other})
     message = re.escape(
         f"'x' of view 'history' was written as {dtype} and is declared as {other} now; give it a new"
     )
     with pytest.raises(UnsupportedFeatureError, match=message):
-        changed.store.update(harness.config, [], [changed.view], [], [], False)
+        changed.apply(make_view({"x": other}))
     with pytest.raises(UnsupportedFeatureError, match=message):
         changed.write(2, {"x": other_value})
     assert changed.read(1) == [(harness.noon(), {"x": value})], "as its file says"
     assert {path: path.read_bytes() for path in harness.folder.rglob("*") if path.is_file()} == before
     assert harness.reopened().read(1, 2) == [(harness.noon(), {"x": value}), (None, None)]
     # Nor may it change by being removed and added again, as its rows stay in the row log.
-    removed = make_view({"y": String})
-    SketchOnlineStore().update(harness.config, [], [removed], [], [], False)
+    harness.reopened().apply(make_view({"y": String}))
     with pytest.raises(UnsupportedFeatureError, match=message):
-        changed.store.update(harness.config, [], [changed.view], [], [], False)
+        changed.apply()
 
 
 def test_a_type_may_change_before_the_first_row(make_harness, make_view):
     harness = make_harness({"x": Set(String)})
     early = reader_of(harness)
-    assert not harness.store.seal(harness.config, harness.view), "it has no rows"
+    assert not harness.seal(), "it has no rows"
     harness.view = make_view({"x": Set(Int64)})
-    SketchOnlineStore().update(harness.config, [], [harness.view], [], [], False)
+    harness.reopened().apply()
     harness.write(1, {"x": NUMBERS})
     assert reader_of(harness).arrow("x", [1]).to_pylist() == [[5]]
     with pytest.raises(UnsupportedFeatureError, match=REOPEN):
@@ -159,16 +154,15 @@ def test_a_type_may_change_before_the_first_row(make_harness, make_view):
 def test_a_process_with_a_former_declaration_does_not_write_into_an_empty_view(
     make_harness, make_view, has_written
 ):
-    harness = make_harness({"x": Set(String)}, **NEVER)
+    harness = make_harness({"x": Set(String)}, **UNSEALED)
     former = harness.reopened()
     assert former.read(1) == [(None, None)]
     if has_written:
         former.write(1, {"x": TEXTS})
     applied = harness.reopened()
     if has_written:
-        applied.store.update(harness.config, [harness.view], [], [], [], False)
-    applied.view = make_view({"x": Set(Int64)})
-    applied.store.update(harness.config, [], [applied.view], [], [], False)
+        applied.drop()
+    applied.apply(make_view({"x": Set(Int64)}))
     with pytest.raises(SettingsError, match=r"'history' was declared anew.*refresh_registry"):
         former.write(1, {"x": TEXTS})
     former.view = applied.view
@@ -178,18 +172,17 @@ def test_a_process_with_a_former_declaration_does_not_write_into_an_empty_view(
 
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_a_view_that_is_dropped_and_made_again_may_have_other_types(make_harness, make_view, is_sealed):
-    harness = make_harness({"x": Set(String)}, **NEVER)
+    harness = make_harness({"x": Set(String)}, **UNSEALED)
     early, writer = reader_of(harness), harness.reopened()
     row = {"x": TEXTS}
     writer.write(1, row)
     assert early.arrow("x", [1]).to_pylist() == [["a"]]
     again = harness.reopened()
-    again.view = make_view({"x": Set(Int64)})
-    again.store.update(harness.config, [harness.view], [], [], [], False)
-    again.store.update(harness.config, [], [again.view], [], [], False)
+    again.drop()
+    again.apply(make_view({"x": Set(Int64)}))
     again.write(1, {"x": NUMBERS})
     if is_sealed:
-        assert again.store.view(again.config, again.view).seal()
+        assert again.opened.seal()
     assert reader_of(harness).arrow("x", [1]).to_pylist() == [[5]]
     with pytest.raises(UnsupportedFeatureError, match=REOPEN):
         early.arrow("x", [1])
@@ -199,11 +192,11 @@ def test_a_view_that_is_dropped_and_made_again_may_have_other_types(make_harness
 
 
 def test_a_feature_that_is_added_is_read_by_new_readers(make_harness, make_view):
-    harness = make_harness({"country": String}, **NEVER)
-    harness.write(1, {"country": FRANCE})
+    harness = make_harness({"country": String}, **UNSEALED)
+    harness.write(1, country("FR"))
     early = reader_of(harness)
     harness.view = make_view({"country": String, "tags": Set(String)})
-    harness.write(2, {"country": FRANCE, "tags": TEXTS})
+    harness.write(2, {**country("FR"), "tags": TEXTS})
     assert early.arrow("country", [1, 2]).to_pylist() == ["FR", "FR"]
     late = reader_of(harness)
     assert late.features == ["country", "tags"]
@@ -215,7 +208,7 @@ def test_a_reader_of_a_view_that_is_not_there_says_so(make_harness):
     (harness.folder / "view.json").unlink()
     with pytest.raises(SettingsError, match="'history' is not there yet; `feast apply` makes it"):
         reader_of(harness)
-    harness.write(1, {"country": FRANCE})
+    harness.write(1, country("FR"))
     assert reader_of(harness).arrow("country", [1]).to_pylist() == ["FR"]
 
 
@@ -276,4 +269,4 @@ def test_writers_that_create_a_view_at_once_declare_all_features(tmp_path, user_
 def user_rows(make_harness):
     """A row with one string feature, as Feast passes it."""
     harness = make_harness({"x": String})
-    return lambda name: [(harness.key(user_id=1), {name: FRANCE}, harness.noon(), None)]
+    return lambda name: [(harness.key(user_id=1), {name: Value(string_val="FR")}, harness.noon(), None)]

@@ -11,7 +11,6 @@ import pytest
 from feast.feature_view import DUMMY_ENTITY_ID, DUMMY_ENTITY_VAL
 from feast.field import Field
 from feast.infra.common.serde import SerializedArtifacts
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Array, Int64, String
 
 from feast_sketch_store.engines import seal_job, write_job
@@ -25,7 +24,7 @@ from feast_sketch_store.view import opening
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.shard_map import ShardMap
 from feast_sketch_store.view.view_file import put_map
-from tests.helpers.keys import entity_key
+from tests.helpers.values import strings
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 ALONE = seal_job.pack(*seal_job.describe_joint(SharedVocabularies({}, False)))  # nothing that shards share
@@ -52,8 +51,8 @@ def run(job, *batches):
 
 
 def values_of(harness, *users):
-    read = harness.reopened().read(*users)
-    return [None if values is None else set(values["viewed"].string_set_val.val) for _, values in read]
+    shown = harness.reopened().shown(*users)
+    return [None if values is None else set(values["viewed"].string_set_val.val) for values in shown]
 
 
 @pytest.fixture
@@ -70,7 +69,7 @@ def files_of(harness):
 
 
 def view_of(harness):
-    view = harness.reopened().store.view(harness.config, harness.view)
+    view = harness.reopened().opened
     view.refresh()
     return view
 
@@ -147,7 +146,7 @@ def test_the_row_of_a_view_without_entities_is_written(make_harness, make_view):
     harness = make_harness(view=view, structure="sets")
     with job_of(harness) as job:
         job.finish([run(job, batch([1, 2]).drop_columns(["user_id"]))], 2)
-    ((_, values),) = harness.reopened().read_keys([entity_key(**{DUMMY_ENTITY_ID: DUMMY_ENTITY_VAL})])
+    ((_, values),) = harness.reopened().read_keys([harness.key(**{DUMMY_ENTITY_ID: DUMMY_ENTITY_VAL})])
     assert {*values["viewed"].string_set_val.val} == {"item 2", "all"}
 
 
@@ -190,8 +189,7 @@ def test_the_memory_of_a_task_does_not_grow_with_its_rows(harness, monkeypatch):
 
 
 def test_a_newer_row_that_was_there_wins(harness):
-    newer = Value(string_set_val=StringSet(val=["newer"]))
-    harness.write(1, {"viewed": newer}, harness.noon(1))
+    harness.write(1, {"viewed": strings("newer")}, harness.noon(1))
     with job_of(harness) as job:
         job.finish([run(job, batch([1, 2]))], 2)
     assert values_of(harness, 1, 2) == [{"newer"}, {"item 2", "all"}]
@@ -206,8 +204,8 @@ def test_rows_of_lists_go_the_same_way(make_harness, make_view):
         rows = batch([1, 2]).drop_columns(["viewed"])
         rows = pa.Table.from_batches([rows]).append_column("seen", pa.array([[1, 2], [3]]))
         job.finish([run(job, *rows.to_batches())], 2)
-    read = harness.reopened().read(1, 2)
-    assert [sorted(values["seen"].int64_list_val.val) for _, values in read] == [[1, 2], [3]]
+    shown = harness.reopened().shown(1, 2)
+    assert [sorted(values["seen"].int64_list_val.val) for values in shown] == [[1, 2], [3]]
     for keys, text in (([1.0, 5.7], r"'user_id'.*row 1.*5\.7"), ([None, 1.0], "'user_id' is null in row 0")):
         wrong = rows.set_column(rows.column_names.index("user_id"), "user_id", pa.array(keys))
         with pytest.raises(RowError, match=text), job_of(harness) as job:
@@ -217,9 +215,8 @@ def test_rows_of_lists_go_the_same_way(make_harness, make_view):
 def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
     job = job_of(harness)
     report = run(job, batch([1, 2]))
-    storage = harness.store.storage(harness.config, harness.view)
-    settings = harness.store.view(harness.config, harness.view).settings
-    put_map(storage, settings, ShardMap().followed_by(4), [ShardMap()])  # as a move of all rows ends
+    # As a move of all rows ends.
+    put_map(harness.opened.storage, harness.opened.settings, ShardMap().followed_by(4), [ShardMap()])
     with (
         pytest.raises(ShardError, match="divided into 4 shards after tasks wrote files for other ones"),
         job,
@@ -230,7 +227,7 @@ def test_a_job_does_not_commit_into_shards_that_the_view_had_before(harness):
 def test_a_job_whose_view_was_dropped_meanwhile_says_so(harness):
     job = job_of(harness)
     report = run(job, batch([1, 2]))
-    harness.store.update(harness.config, [harness.view], [], [], [], False)
+    harness.drop()
     with pytest.raises(StorageError, match=r"and it is gone: the view was dropped meanwhile, .*Run the"), job:
         job.finish([report], 2)
 
@@ -259,8 +256,7 @@ def test_another_store_is_refused(make_harness):
 def test_a_job_whose_seal_fails_keeps_its_rows_unsealed(harness, monkeypatch, caplog, outcome, reason):
     with job_of(harness) as job:
         report = run(job, batch([1]))
-        view = harness.store.view(harness.config, harness.view)
-        monkeypatch.setattr(view, "_seal", Mock(**outcome))
+        monkeypatch.setattr(harness.opened, "_seal", Mock(**outcome))
         job.finish([report], 1)
     assert f"{reason}; the rows are kept, a later write seals them" in caplog.text
     assert values_of(harness, 1) == [{"item 1", "all"}]
@@ -277,13 +273,13 @@ def in_worker(monkeypatch):
 
 
 def test_stores_of_a_worker_share_their_views(harness, in_worker):
-    views = [harness.reopened().store.view(harness.config, harness.view) for _ in range(2)]
+    views = [harness.reopened().opened for _ in range(2)]
     assert views[0] is views[1]
-    assert harness.store.view(harness.config, harness.view) is not views[0]  # made before
+    assert harness.opened is not views[0]  # made before
 
 
 def test_a_view_of_a_worker_is_opened_anew_for_other_options(harness, in_worker):
-    first = harness.reopened().store.view(harness.config, harness.view)
+    first = harness.reopened().opened
     other = copy.copy(harness.config)
     other._online_store = harness.config.online_store.model_copy(
         update={"refresh": Refresh(timedelta(seconds=7))}
@@ -294,10 +290,9 @@ def test_a_view_of_a_worker_is_opened_anew_for_other_options(harness, in_worker)
 def test_a_worker_that_stays_seals_with_the_present_settings(make_harness, in_worker):
     """Its second task is of a job after ``feast apply`` with a longer ttl."""
     harness, now = make_harness(ttl={"expire": True, "keep": "0s"}), datetime.now(UTC)
-    values = {"viewed": Value(string_set_val=StringSet(val=["a"]))}
-    keys = [harness.key(user_id=user) for user in (1, 2)]
-    harness.write_many([(keys[0], values, now - timedelta(days=3), None), (keys[1], values, now, None)])
-    row_log = harness.store.view(harness.config, harness.view).shards[0].row_log
+    harness.write(1, {"viewed": strings("a")}, now - timedelta(days=3))
+    harness.write(2, {"viewed": strings("a")}, now)
+    row_log = harness.opened.shards[0].row_log
     for days, num_rows in ((1, 1), (30, 2)):
         harness.view.ttl = timedelta(days=days)
         request = seal_job.request_of(seal_job.COUNT, 0, "", row_log.absorb())
@@ -310,10 +305,9 @@ def test_a_worker_that_stays_seals_with_the_present_settings(make_harness, in_wo
 def test_a_worker_that_stays_seals_the_shards_of_the_driver(make_harness, in_worker):
     """It opened the view before the rows were divided, and checks every second whether they were."""
     harness = make_harness()
-    values = {"viewed": Value(string_set_val=StringSet(val=["a"]))}
-    harness.write_many([(harness.key(user_id=user), values, NOON, None) for user in range(20)])
+    harness.write_users({user: {"viewed": strings("a")} for user in range(20)})
     artifacts = SerializedArtifacts.serialize(harness.view, harness.config)
-    worker = harness.store.view(harness.config, harness.view)
+    worker = harness.opened
     assert worker.seal()
     storage, settings = worker.storage, replace(worker.settings, num_shards=2)
     former = open_view(storage, settings)
@@ -332,5 +326,5 @@ def test_a_worker_that_stays_seals_the_shards_of_the_driver(make_harness, in_wor
 
 def test_a_process_that_is_no_worker_shares_nothing(harness):
     assert not opening.is_worker()
-    views = [harness.reopened().store.view(harness.config, harness.view) for _ in range(2)]
+    views = [harness.reopened().opened for _ in range(2)]
     assert views[0] is not views[1]

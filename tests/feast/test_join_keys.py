@@ -12,13 +12,10 @@ from feast_sketch_store.errors import RowError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
-from tests.helpers.keys import entity_key
+from tests.helpers.repository import STATES
+from tests.helpers.values import country
 
-FRANCE = {"country": Value(string_val="FR")}
-MODES = [
-    pytest.param({}, id="unsealed"),
-    pytest.param({"compaction": {"min_rows": 0, "share": 1e-9}}, id="sealed"),
-]
+FRANCE = country("FR")
 
 # Keys that are none of a view over `user_id`, an Int64, and what their errors say.
 WRONG_KEYS = {
@@ -39,7 +36,7 @@ def attempt(harness, what, key):
         harness.store.delete(harness.config, harness.view, [key])
 
 
-@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("options", STATES)
 @pytest.mark.parametrize("what", ["write", "delete"])
 @pytest.mark.parametrize("wrong", WRONG_KEYS)
 def test_wrong_keys_are_refused_and_spoil_nothing(make_harness, options, what, wrong):
@@ -50,7 +47,7 @@ def test_wrong_keys_are_refused_and_spoil_nothing(make_harness, options, what, w
             attempt(harness, what, key)
         harness.write(1, FRANCE)
         assert harness.reopened().read(1)[0][1] == FRANCE
-    harness.store.delete(harness.config, harness.view, [harness.key(user_id=1)])
+    harness.delete(1)
     assert harness.reopened().read(1) == [(None, None)]
 
 
@@ -113,7 +110,7 @@ def test_keys_of_several_entities_are_taken_in_any_order(make_harness, make_appl
 
 def test_a_view_without_entities_takes_feasts_own_key_only(make_harness, make_applied):
     harness = make_applied(make_harness, [], [])
-    key = entity_key(__dummy_id="")
+    key = harness.key(__dummy_id="")
     with pytest.raises(RowError, match="user_id"):
         harness.write(1, FRANCE)
     harness.write_many([(key, FRANCE, harness.noon(), None)])
@@ -161,5 +158,5 @@ def test_a_batch_of_usual_keys_is_not_looked_at_key_by_key(make_harness, monkeyp
     harness = make_harness({"country": String})
     assert [field.dtype for field in harness.view.entity_columns] == [Int64]
     harness.write(1, FRANCE)
-    harness.store.delete(harness.config, harness.view, [harness.key(user_id=2)])
+    harness.delete(2)
     assert harness.read(1)[0][1] == FRANCE

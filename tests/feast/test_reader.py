@@ -9,12 +9,13 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 import pytest
-from feast import Entity, Field, ValueType
+from feast import Field
 from feast.protos.feast.types.Value_pb2 import Int64List, Int64Set, StringList, StringSet, Value
 from feast.types import Array, Bytes, Float64, Int32, Int64, Set, String, UnixTimestamp, Uuid
 
 from feast_sketch_store import SketchReader, SketchStoreError
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from tests.helpers.values import country, numbers, strings
 
 pytestmark = pytest.mark.slow
 
@@ -25,19 +26,12 @@ NUM_USERS = 60
 
 def values_of(user):
     values = {
-        "viewed": Value(int64_set_val=Int64Set(val=range(user % 9))),
+        "viewed": numbers(*range(user % 9)),
         "tags": Value(string_list_val=StringList(val=[f"tag-{n}" for n in range(user % 4)])),
         "country": Value(string_val=f"country-{user % 5}") if user % 6 else Value(),
         "seen": Value(unix_timestamp_set_val=Int64Set(val=[user])),
     }
     return {name: value for name, value in values.items() if user % 7 != 5 or name == "viewed"}
-
-
-def fill(harness, users):
-    for user in users:
-        assert user == int(user)
-    rows = [(harness.key(user_id=user), values_of(user), harness.noon(), None) for user in users]
-    harness.write_many(rows)
 
 
 @pytest.fixture(params=["unsealed", "sealed", "both", "listed"])
@@ -46,14 +40,12 @@ def filled(request, make_harness, make_view):
     if request.param == "listed":
         features.append(Field(name="price", dtype=Float64, tags={"sketch.codec": "exact"}))
     harness = make_harness(view=make_view(features), **RATES)
-    fill(harness, range(NUM_USERS))
+    harness.write_users({user: values_of(user) for user in range(NUM_USERS)})
     if request.param != "unsealed":
-        harness.store.seal(harness.config, harness.view)
+        harness.seal()
     if request.param == "both":
         # New values, and an old row with other ones.
-        rows = [(0, [3, 4, 500]), (1_000, [501, 2])]
-        for user, viewed in rows:
-            harness.write(user, {"viewed": Value(int64_set_val=Int64Set(val=viewed))}, harness.noon(1))
+        harness.write_users({0: {"viewed": numbers(3, 4, 500)}, 1_000: {"viewed": numbers(501, 2)}}, hours=1)
     return harness
 
 
@@ -66,9 +58,8 @@ USERS = np.array([4, 0, 1_000, -5, 59, 4, 5, 12])
 
 def expected(harness, feature):
     """What `online_read` says: a list of values per user, or None."""
-    rows = harness.read(*USERS.tolist())
     answers = []
-    for _, values in rows:
+    for values in harness.shown(*USERS.tolist()):
         value = (values or {}).get(feature)
         field = value.WhichOneof("val") if value is not None else None
         if field is None:
@@ -128,7 +119,7 @@ def test_one_user_is_read_anew_after_a_write(filled):
     candidates = reader.candidates("viewed", [77, 3])
     before = reader.ids("viewed", 8)
     assert reader.contains("viewed", 8, candidates).tolist() == [False, True]
-    filled.write(8, {"viewed": Value(int64_set_val=Int64Set(val=[77]))}, filled.noon(2))
+    filled.write(8, {"viewed": numbers(77)}, filled.noon(2))
     after = reader.ids("viewed", 8)
     assert reader.vocabulary("viewed").take(pa.array(after)).to_pylist() == [77]
     assert len(before) == 8
@@ -225,10 +216,8 @@ def test_numbers_in_a_column_without_ids_are_looked_for(make_harness, make_view)
         Field(name="age", dtype=Int64, tags=codec),  # all differ: a dictionary would be larger
     ]
     harness = make_harness(view=make_view(fields))
-    viewed = Value(int64_set_val=Int64Set(val=[1]))
-    ages = [{"viewed": viewed, "age": Value(int64_val=1_000 + user)} for user in range(NUM_USERS)]
-    rows = [(harness.key(user_id=user), row, harness.noon(), None) for user, row in enumerate(ages)]
-    harness.write_many(rows)
+    ages = {user: Value(int64_val=1_000 + user) for user in range(NUM_USERS)}
+    harness.write_users({user: {"viewed": numbers(1), "age": age} for user, age in ages.items()})
     reader = reader_of(harness, refresh_interval_seconds=0)
     users, asked = np.array([3, 4, 10**6]), np.array([1_004, 7, 1_003])
     for is_sealed in (False, True):
@@ -237,7 +226,7 @@ def test_numbers_in_a_column_without_ids_are_looked_for(make_harness, make_view)
             assert reader.contains("age", 4, values).tolist() == [1, 0, 0]
         assert reader.contains("age", users, [[1_003], [1_003], [1_003]]).tolist() == [[1], [0], [0]]
         if not is_sealed:
-            harness.store.seal(harness.config, harness.view)
+            harness.seal()
     with pytest.raises(UnsupportedFeatureError, match="kept exactly"):
         reader.csr("age", users)
     given = reader_of(harness, vocabularies={"age": asked})
@@ -260,7 +249,7 @@ def test_uuids_are_given_as_objects_or_as_text(make_harness, make_view):
         for given in (ids, [*map(str, ids)], np.array(ids), pa.array(ids)):
             assert reader.contains("ids", 3, given).tolist() == [1, 1, 0]
             assert reader.contains("ids", [3, 4], [given, given]).tolist() == [[1, 1, 0], [0, 0, 0]]
-        harness.store.seal(harness.config, harness.view)
+        harness.seal()
     with pytest.raises(RowError, match="a value of feature 'ids' is null"):
         reader.contains("ids", 3, [ids[0], None])
 
@@ -273,9 +262,8 @@ def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
     ]
     harness = make_harness(view=make_view(fields))
     for user in range(4):
-        price = Value(double_val=user / 4)
         path = Value(string_list_val=StringList(val=["b", "a", "b"][:user]))
-        harness.write(user, {"price": price, "path": path})
+        harness.write(user, {"price": Value(double_val=user / 4), "path": path})
     for _is_sealed in (False, True):
         reader = reader_of(harness)
         assert reader.arrow("price", [3, 9, 1]).to_pylist() == [0.75, None, 0.25]
@@ -293,18 +281,15 @@ def test_exact_features_have_no_ids_unless_given(make_harness, make_view):
         given = reader_of(harness, vocabularies={"path": ["a", "b"]})
         assert sorted(given.csr("path", [3]).ids.tolist()) == [0, 1]
         assert given.scores("path", [3, 1], np.array([1.0, 10.0])).tolist() == [11.0, 10.0]
-        harness.store.seal(harness.config, harness.view)
+        harness.seal()
 
 
 def test_a_reader_of_a_feature_that_is_exact_no_longer_is_told_to_open_again(make_harness, make_view):
-    harness = make_harness(
-        view=make_view([Field(name="ids", dtype=Array(Int64), tags={"sketch.codec": "exact"})])
-    )
+    harness = make_harness([Field(name="ids", dtype=Array(Int64), tags={"sketch.codec": "exact"})])
     harness.write(1, {"ids": Value(int64_list_val=Int64List(val=[7]))})
     reader = reader_of(harness, refresh_interval_seconds=0)
-    harness.view = make_view({"ids": Array(Int64)})
-    harness.store.update(harness.config, [], [harness.view], [], [], False)
-    harness.store.seal(harness.config, harness.view)
+    harness.apply(make_view({"ids": Array(Int64)}))
+    harness.seal()
     with pytest.raises(UnsupportedFeatureError, match="no longer is; open the reader again"):
         reader.ids("ids", 1)
     assert reader_of(harness).ids("ids", 1).tolist() == [0]
@@ -312,15 +297,15 @@ def test_a_reader_of_a_feature_that_is_exact_no_longer_is_told_to_open_again(mak
 
 def test_new_values_come_behind_until_a_seal(make_harness):
     harness = make_harness({"viewed": Set(String)}, refresh="0", **RATES)
-    harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
-    harness.store.seal(harness.config, harness.view)
+    harness.write(1, {"viewed": strings("a")})
+    harness.seal()
     reader = reader_of(harness)
     assert reader.vocabulary("viewed").to_pylist() == ["a"]
     for user in (2, 3):
-        harness.write(user, {"viewed": Value(string_set_val=StringSet(val=["z", "a"]))}, harness.noon(user))
+        harness.write(user, {"viewed": strings("z", "a")}, harness.noon(user))
     assert reader.vocabulary("viewed").to_pylist() == ["a", "z"]
     assert reader.csr("viewed", [2, 1]).ids.tolist() == [0, 1, 0]
-    harness.store.seal(harness.config, harness.view)
+    harness.seal()
     assert reader.csr("viewed", [2]).vocabulary.to_pylist() == ["a", "z"]
 
 
@@ -347,7 +332,7 @@ def test_entities_of_every_type(make_harness, make_view, name):
     key_type, keys, forms = KEYS[name]
     harness = make_harness(view=make_view({"country": String}, join_keys={"user_id": key_type}))
     for number, key in enumerate(keys):
-        harness.write(key, {"country": Value(string_val=str(number))})
+        harness.write(key, country(str(number)))
     reader = reader_of(harness)
     for form in [*forms, {"user_id": forms[0]}]:
         assert reader.arrow("country", form).to_pylist() == [str(number) for number in range(len(keys))]
@@ -355,19 +340,10 @@ def test_entities_of_every_type(make_harness, make_view, name):
 
 
 def test_composite_keys(make_harness, make_view):
-    entities = [
-        Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64),
-        Entity(name="shop", join_keys=["shop"], value_type=ValueType.STRING),
-    ]
-    fields = [
-        Field(name="country", dtype=String),
-        Field(name="user_id", dtype=Int64),
-        Field(name="shop", dtype=String),
-    ]
-    harness = make_harness(view=make_view(fields, entities=entities))
+    harness = make_harness(view=make_view({"country": String}, join_keys={"user_id": Int64, "shop": String}))
     for user, shop in ((1, "b"), (2, "a")):
-        row = {"country": Value(string_val=shop + str(user))}
-        harness.write_many([(harness.key(user_id=user, shop=shop), row, harness.noon(), None)])
+        key = harness.key(user_id=user, shop=shop)
+        harness.write_many([(key, country(shop + str(user)), harness.noon(), None)])
     reader = reader_of(harness)
     assert reader.join_keys == ["shop", "user_id"]
     asked = {"user_id": np.array([1, 2, 1]), "shop": ["b", "a", "a"]}
@@ -391,7 +367,7 @@ def test_composite_keys(make_harness, make_view):
 )
 def test_entities_of_another_type_are_refused(make_harness, entities, reason):
     harness = make_harness({"country": String})
-    harness.write(1, {"country": Value(string_val="pe")})
+    harness.write(1, country("pe"))
     with pytest.raises(RowError, match=f"'history', whose join keys are user_id .*{reason}"):
         reader_of(harness).arrow("country", entities)
 
@@ -430,7 +406,7 @@ def test_wrong_questions_are_refused(filled):
 
 def test_ways_to_a_view(make_harness, tmp_path, monkeypatch):
     harness = make_harness({"country": String})
-    harness.write(1, {"country": Value(string_val="pe")})
+    harness.write(1, country("pe"))
     config = tmp_path / "feature_store.yaml"
     monkeypatch.setenv("STORE_PATH", "sketch")
     config.write_text("project: shop\nonline_store: {type: sketch, path: $STORE_PATH}\n")
@@ -464,10 +440,9 @@ def test_a_damaged_snapshot_is_passed_over(make_harness, caplog):
     harness = make_harness({"viewed": Set(Int64)}, **RATES)
     for hour in range(2):
         for user in range(50):
-            value = Value(int64_set_val=Int64Set(val=range(hour * 40, hour * 40 + 40)))
-            harness.write(user, {"viewed": value}, harness.noon(hour))
-        harness.store.seal(harness.config, harness.view)
-    view = harness.reopened().store.view(harness.config, harness.view)
+            harness.write(user, {"viewed": numbers(*range(hour * 40, hour * 40 + 40))}, harness.noon(hour))
+        harness.seal()
+    view = harness.reopened().opened
     view.refresh()
     (shard,) = view.state.shards.values()
     path, layer = Path(shard.snapshot.where()), shard.sealed
@@ -520,9 +495,9 @@ assert not found, found
 
 def test_another_process_reads_without_feast(make_harness):
     harness = make_harness({"viewed": Set(String)})
-    harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
-    harness.store.seal(harness.config, harness.view)
-    harness.write(2, {"viewed": Value(string_set_val=StringSet(val=["b"]))})
+    harness.write(1, {"viewed": strings("a")})
+    harness.seal()
+    harness.write(2, {"viewed": strings("b")})
     command = [sys.executable, "-c", READ_WITHOUT_FEAST, harness.config.online_store.path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[['a'], ['b']]\n", "")

@@ -7,28 +7,18 @@ from datetime import UTC, datetime, timedelta
 import pyarrow.parquet as pq
 import pytest
 from feast.protos.feast.serving.ServingService_pb2 import FieldStatus, GetOnlineFeaturesResponse
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
+from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Set, String
 
 from feast_sketch_store import SketchReader
 from feast_sketch_store.row_log.data_file import DataFile
 from feast_sketch_store.settings.table import Ttl
+from tests.helpers.repository import STATES, UNSEALED
+from tests.helpers.values import country, strings
 
 pytestmark = pytest.mark.slow
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
-MODES = [
-    pytest.param({"compaction": {"min_rows": 10**9}}, id="unsealed"),
-    pytest.param({"compaction": {"min_rows": 0, "share": 1e-9}}, id="sealed"),
-]
-
-
-def country(name):
-    return {"country": Value(string_val=name)}
-
-
-def countries(harness, *users):
-    return [values and values["country"].string_val for _, values in harness.read(*users)]
 
 
 def answered(harness, *users):
@@ -39,14 +29,6 @@ def answered(harness, *users):
     harness.store._read_features_per_fv(harness.config, *arguments)
     (vector,) = response.results
     return [(v.string_val, status) for v, status in zip(vector.values, vector.statuses, strict=True)]
-
-
-def delete(harness, *users):
-    harness.store.delete(harness.config, harness.view, [harness.key(user_id=user) for user in users])
-
-
-def seal(harness):
-    assert harness.store.seal(harness.config, harness.view)
 
 
 def files_with(folder, *needles):
@@ -62,7 +44,7 @@ def files_with(folder, *needles):
     return found
 
 
-@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("options", STATES)
 class TestDeletes:
     """Deleting one entity or several."""
 
@@ -71,16 +53,16 @@ class TestDeletes:
         for user in range(4):
             harness.write(user, country(f"c{user}"))
         other = harness.reopened()
-        assert countries(other, 1) == ["c1"]
-        delete(harness, 1, 3, 99)
+        assert other.countries(1) == ["c1"]
+        harness.delete(1, 3, 99)
         for reader in (harness, other, harness.reopened()):
-            assert countries(reader, 0, 1, 2, 3, 99) == ["c0", None, "c2", None, None]
+            assert reader.countries(0, 1, 2, 3, 99) == ["c0", None, "c2", None, None]
 
     def test_deleting_nothing_changes_nothing(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
         harness.write(1, country("FR"))
-        delete(harness)
-        assert countries(harness, 1) == ["FR"]
+        harness.delete()
+        assert harness.countries(1) == ["FR"]
 
     @pytest.mark.parametrize("later", [timedelta(-9), timedelta(0), timedelta(9)])
     def test_a_row_written_after_the_deletion_counts_whatever_its_timestamp(
@@ -88,41 +70,38 @@ class TestDeletes:
     ):
         harness = make_harness({"country": String}, **options)
         harness.write(1, country("before"), NOON)
-        delete(harness, 1)
+        harness.delete(1)
         harness.write(1, country("after"), NOON + later)
-        assert countries(harness, 1) == countries(harness.reopened(), 1) == ["after"]
-        seal(harness)
-        assert countries(harness.reopened(), 1) == ["after"]
+        assert harness.countries(1) == harness.reopened().countries(1) == ["after"]
+        assert harness.seal()
+        assert harness.reopened().countries(1) == ["after"]
 
     def test_after_it_the_usual_order_holds_again(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
         harness.write(1, country("before"), NOON + timedelta(5))
-        delete(harness, 1)
+        harness.delete(1)
         harness.write(1, country("new"), NOON)
         harness.write(1, country("late"), NOON - timedelta(1))
-        assert countries(harness.reopened(), 1) == countries(harness, 1) == ["new"]
+        assert harness.reopened().countries(1) == harness.countries(1) == ["new"]
 
     def test_a_future_row_is_deleted_too(self, make_harness, options):
         harness = make_harness({"country": String}, **options)
         harness.write(1, country("future"), datetime(2100, 1, 1, tzinfo=UTC))
-        delete(harness, 1)
-        assert countries(harness, 1) == [None]
+        harness.delete(1)
+        assert harness.countries(1) == [None]
 
     def test_seal_and_vacuum_leave_no_trace(self, make_harness, make_view, options):
         features = {"country": String, "viewed": Set(String)}
         harness = make_harness(view=make_view(features, join_keys={"user_id": String}), **options)
-        secret = {
-            "country": Value(string_val="Atlantis"),
-            "viewed": Value(string_set_val=StringSet(val=["Xyzzy"])),
-        }
+        secret = {**country("Atlantis"), "viewed": strings("Xyzzy")}
         key = harness.key(user_id="victim-4711")
         rows = [(harness.key(user_id=f"user-{n}"), country("FR"), NOON, None) for n in range(50)]
         harness.write_many([*rows, (key, secret, NOON, None)])
         needles = (b"Atlantis", b"Xyzzy", b"victim-4711")
         assert files_with(harness.folder, *needles)
         harness.store.delete(harness.config, harness.view, [key])
-        seal(harness)
-        assert harness.store.view(harness.config, harness.view).vacuum() > 0
+        assert harness.seal()
+        assert harness.opened.vacuum() > 0
         assert files_with(harness.folder, *needles) == []
         reader = harness.reopened()
         assert reader.read_keys([key]) == [(None, None)]
@@ -133,86 +112,76 @@ def test_a_daily_overwrite_returns_the_latest_rows_and_does_not_grow(make_harnes
     harness = make_harness({"viewed": Set(String)}, compaction={"min_rows": 100})
     sizes = []
     for day in range(12):
-        harness.write_many(
-            [
-                (
-                    harness.key(user_id=user),
-                    {"viewed": Value(string_set_val=StringSet(val=[f"day-{day:02}-item-{user % 7}"]))},
-                    NOON + timedelta(day),
-                    None,
-                )
-                for user in range(300)
-            ]
-        )
-        harness.store.view(harness.config, harness.view).vacuum()
-        stats = harness.store.view(harness.config, harness.view).stats()
+        rows = {user: {"viewed": strings(f"day-{day:02}-item-{user % 7}")} for user in range(300)}
+        harness.write_users(rows, hours=24 * day)
+        harness.opened.vacuum()
+        stats = harness.opened.stats()
         sizes.append((stats.snapshot_bytes, len(list((harness.folder / "rows").glob("*.parquet")))))
         assert stats.vocabulary_sizes == {"viewed": 7}, "values of earlier days are retired"
     # A table that shows too much under its salt is made anew a little larger.
     assert abs(sizes[-1][0] - sizes[0][0]) <= 0.02 * sizes[0][0]
     assert sizes[-1][1] <= 2
-    read = harness.reopened().read(*range(300))
-    for user, (_, values) in enumerate(read):
+    for user, values in enumerate(harness.reopened().shown(*range(300))):
         assert f"day-11-item-{user % 7}" in values["viewed"].string_set_val.val
 
 
 def test_a_running_reader_outlives_compaction_and_vacuum(make_harness):
-    writer = make_harness({"country": String}, refresh="0", compaction={"min_rows": 10**9})
+    writer = make_harness({"country": String}, refresh="0", **UNSEALED)
     reader = writer.reopened()
     for number in range(5):
         writer.write(1, country(f"c{number}"), NOON + timedelta(seconds=number))
-        assert countries(reader, 1) == [f"c{number}"]
-        seal(writer)
-        writer.store.view(writer.config, writer.view).vacuum(orphan_age_seconds=0)
-        assert countries(reader, 1, 2) == [f"c{number}", None]
-        delete(writer, 1)
-        assert countries(reader, 1) == [None]
+        assert reader.countries(1) == [f"c{number}"]
+        assert writer.seal()
+        writer.opened.vacuum(orphan_age_seconds=0)
+        assert reader.countries(1, 2) == [f"c{number}", None]
+        writer.delete(1)
+        assert reader.countries(1) == [None]
 
 
 def test_a_vacuum_between_looking_and_reading_is_survived(make_harness, monkeypatch):
-    writer = make_harness({"country": String}, compaction={"min_rows": 10**9})
+    writer = make_harness({"country": String}, **UNSEALED)
     for user in range(3):
         writer.write(user, country(f"c{user}"))
-    writer.absorb()
+    writer.opened.absorb()
     read_file = DataFile.batches
 
     def read_file_after_a_vacuum(file, *arguments):
         monkeypatch.setattr(DataFile, "batches", read_file)
-        delete(writer, 1)
-        seal(writer)
-        assert writer.store.view(writer.config, writer.view).vacuum(orphan_age_seconds=-1) > 0
+        writer.delete(1)
+        assert writer.seal()
+        assert writer.opened.vacuum(orphan_age_seconds=-1) > 0
         return read_file(file, *arguments)
 
     reader = writer.reopened()
     monkeypatch.setattr(DataFile, "batches", read_file_after_a_vacuum)
-    assert countries(reader, 0, 1, 2) == ["c0", None, "c2"]
+    assert reader.countries(0, 1, 2) == ["c0", None, "c2"]
 
 
 def test_when_the_newest_snapshot_is_damaged_deleted_rows_do_not_come_back(make_harness, caplog):
-    harness = make_harness({"country": String}, compaction={"min_rows": 10**9})
+    harness = make_harness({"country": String}, **UNSEALED)
     harness.write(1, country("gone"))
     harness.write(2, country("stays"))
-    seal(harness)
-    delete(harness, 1)
-    seal(harness)  # compacts: the deletion itself is forgotten
+    assert harness.seal()
+    harness.delete(1)
+    assert harness.seal()  # compacts: the deletion itself is forgotten
     newest = sorted((harness.folder / "snapshots").glob("*.base.*"))[-1]
     newest.write_bytes(b"junk")
-    assert countries(harness.reopened(), 1, 2) == [None, "stays"]
+    assert harness.reopened().countries(1, 2) == [None, "stays"]
     assert newest.name in caplog.text
 
 
 def test_vacuum_keeps_young_orphans_and_live_files(make_harness):
     harness = make_harness({"country": String})
     harness.write(1, country("FR"))
-    seal(harness)
+    assert harness.seal()
     orphan = harness.folder / "rows" / "part-of-a-writer-that-is-not-done.parquet"
     orphan.write_bytes(b"not committed yet")
-    view = harness.store.view(harness.config, harness.view)
+    view = harness.opened
     assert view.vacuum() == 0
     assert orphan.exists()
     assert view.vacuum(orphan_age_seconds=-1) == 1
     assert not orphan.exists()
-    assert countries(harness.reopened(), 1) == ["FR"]
+    assert harness.reopened().countries(1) == ["FR"]
 
 
 @pytest.mark.parametrize("part", ["base", "order"])
@@ -220,20 +189,20 @@ def test_vacuum_keeps_the_snapshot_before_one_that_cannot_be_read_whole(make_har
     harness = make_harness({"country": String})
     for number in range(2):
         harness.write(number, country("FR"))
-        seal(harness)
+        assert harness.seal()
     newest = sorted((harness.folder / "snapshots").glob(f"*.{part}.*"))[-1]
     sound = newest.read_bytes()
     newest.write_bytes(sound[:-1] + bytes([sound[-1] ^ 1]))
-    view = harness.store.view(harness.config, harness.view)
+    view = harness.opened
     view.vacuum()
     assert len(view.shards[0].snapshots.list()) == 2
     newest.write_bytes(sound)
     view.vacuum()
     assert len(view.shards[0].snapshots.list()) == 1
-    assert countries(harness.reopened(), 0, 1) == ["FR", "FR"]
+    assert harness.reopened().countries(0, 1) == ["FR", "FR"]
 
 
-@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("options", STATES)
 class TestTimeToLive:
     """With ``ttl: {expire: true}`` the view's ``ttl`` is applied to reads and seals."""
 
@@ -247,7 +216,7 @@ class TestTimeToLive:
         now = datetime.now(UTC)
         for user, age in enumerate((0, 1, 14, 16, 400)):
             harness.write(user, country(f"c{age}"), now - timedelta(days=age))
-        assert countries(harness.reopened(), *range(5)) == ["c0", "c1", "c14", None, None]
+        assert harness.reopened().countries(*range(5)) == ["c0", "c1", "c14", None, None]
 
     def test_many_timestamps_expire_in_steps_never_early(self, harness):
         now = datetime.now(UTC)
@@ -264,10 +233,10 @@ class TestTimeToLive:
     def test_a_seal_drops_expired_rows(self, harness):
         harness.write(1, country("old"), datetime.now(UTC) - timedelta(days=30))  # 15 past its end
         harness.write(2, country("young"), datetime.now(UTC))
-        seal(harness)
-        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
+        assert harness.seal()
+        assert harness.opened.stats().sealed_entities == 1
         harness.view.ttl = timedelta(0)
-        assert countries(harness, 1, 2) == [None, "young"]
+        assert harness.countries(1, 2) == [None, "young"]
 
 
 @pytest.fixture
@@ -300,7 +269,7 @@ class TestExpiredRowsAreKeptForAWhile:
                 features, options["target"] = {**features, "viewed": Set(String)}, "auto"
             view = make_view(features)
             view.ttl = ttl
-            options |= {"ttl": {"expire": True, "keep": keep}, "compaction": {"min_rows": 10**9}}
+            options |= {"ttl": {"expire": True, "keep": keep}, **UNSEALED}
             return make_harness(view=view, **options)
 
         return make
@@ -309,12 +278,8 @@ class TestExpiredRowsAreKeptForAWhile:
 
     def write(self, harness, ages):
         now = datetime.now(UTC)
-        values = {**country("FR"), "viewed": Value(string_set_val=StringSet(val=["a"]))}
-        values = {
-            name: value
-            for name, value in values.items()
-            if name in [field.name for field in harness.view.features]
-        }
+        values = {**country("FR"), "viewed": strings("a")}
+        values = {field.name: values[field.name] for field in harness.view.features}
         rows = [(harness.key(user_id=n), values, now - age, None) for n, age in enumerate(ages)]
         harness.write_many(rows)
 
@@ -325,26 +290,26 @@ class TestExpiredRowsAreKeptForAWhile:
         harness = make()
         self.write(harness, self.AGES)
         clock(ahead)
-        seal(harness)
+        assert harness.seal()
         clock(timedelta(0))
-        assert countries(harness.reopened(), *range(len(self.AGES))) == ["FR"] * len(self.AGES)
+        assert harness.reopened().countries(*range(len(self.AGES))) == ["FR"] * len(self.AGES)
 
     def test_reads_hide_what_a_seal_keeps(self, make, clock):
         harness = make()
         self.write(harness, [timedelta(days=d) for d in (0, 1, 3, 8)])
-        assert countries(harness, *range(4)) == ["FR", "FR", None, None]
-        seal(harness)
-        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 4
-        assert countries(harness.reopened(), *range(4)) == ["FR", "FR", None, None]
+        assert harness.countries(*range(4)) == ["FR", "FR", None, None]
+        assert harness.seal()
+        assert harness.opened.stats().sealed_entities == 4
+        assert harness.reopened().countries(*range(4)) == ["FR", "FR", None, None]
 
     def test_a_corrected_ttl_brings_rows_back(self, make):
         harness = make()
         self.write(harness, [timedelta(days=d) for d in (0, 1, 3, 8)])
-        seal(harness)
+        assert harness.seal()
         harness.view.ttl = timedelta(days=5)
-        assert countries(harness.reopened(), *range(3)) == ["FR", "FR", "FR"]
-        seal(harness)
-        assert countries(harness.reopened(), *range(4)) == ["FR", "FR", "FR", None]
+        assert harness.reopened().countries(*range(3)) == ["FR", "FR", "FR"]
+        assert harness.seal()
+        assert harness.reopened().countries(*range(4)) == ["FR", "FR", "FR", None]
 
     @pytest.mark.parametrize(("ttl", "keep"), [(timedelta.max, "7d"), (timedelta(2), "999999999d")])
     def test_a_time_longer_than_the_calendar_is_no_limit(self, make, ttl, keep):
@@ -353,11 +318,11 @@ class TestExpiredRowsAreKeptForAWhile:
         self.write(harness, ages)
         wanted = ["FR" if age < ttl else None for age in ages]
         for _ in range(2):
-            assert countries(harness, *range(4)) == wanted
+            assert harness.countries(*range(4)) == wanted
             reader = SketchReader(harness.config.online_store.path, "history", "shop", ttl=ttl)
             assert reader.exists(range(4)).tolist() == [text is not None for text in wanted]
-            seal(harness)
-        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 4
+            assert harness.seal()
+        assert harness.opened.stats().sealed_entities == 4
 
     def test_expired_rows_are_told_and_withheld(self, make, caplog):
         """Once for each view and process, at the write as at a read."""
@@ -373,7 +338,7 @@ class TestExpiredRowsAreKeptForAWhile:
             absent = "", FieldStatus.NOT_FOUND
             assert answered(harness, *range(6)) == [kept, kept, late, late, absent, absent], state
             assert answered(harness, 3, 0, 3) == [late, kept, late]
-            seal(harness)
+            assert harness.seal()
         self.write(harness, [timedelta(0)] * 3)  # a newer row of one of those
         assert answered(harness, 2, 3) == [kept, late]
         assert len(caplog.messages) == 1
@@ -396,7 +361,7 @@ class TestExpiredRowsAreKeptForAWhile:
         monkeypatch.setattr("feast_sketch_store.adapter.advice._warned", set())
         caplog.clear()
         for _ in range(2):
-            assert countries(harness.reopened(), *range(4)) == ["FR", None, None, None]
+            assert harness.reopened().countries(*range(4)) == ["FR", None, None, None]
         (warning,) = caplog.messages
         assert "2 of 4 rows read of feature view 'history'" in warning
         assert "`expire: false`" in warning
@@ -405,7 +370,7 @@ class TestExpiredRowsAreKeptForAWhile:
         harness = make()
         harness.config.online_store.ttl = Ttl(expire=False)
         self.write(harness, [timedelta(days=400)])
-        assert countries(harness.reopened(), 0) == ["FR"]
+        assert harness.reopened().countries(0) == ["FR"]
         assert caplog.messages == []
 
     @pytest.mark.parametrize(
@@ -416,9 +381,9 @@ class TestExpiredRowsAreKeptForAWhile:
     def test_rows_leave_the_disk_when_they_expired_long_ago(self, make, options, kept):
         harness = make(**options)
         self.write(harness, [timedelta(days=d) for d in (0, 1, 3, 8, 10)])
-        seal(harness)
-        harness.store.view(harness.config, harness.view).vacuum()
-        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == kept
+        assert harness.seal()
+        harness.opened.vacuum()
+        assert harness.opened.stats().sealed_entities == kept
         rows = [
             row
             for path in (harness.folder / "rows").glob("*.parquet")
@@ -429,23 +394,23 @@ class TestExpiredRowsAreKeptForAWhile:
     def test_a_row_from_the_future_drops_no_other(self, make):
         harness = make(keep="0")
         self.write(harness, [timedelta(days=-3650), *self.AGES])
-        seal(harness)
-        assert countries(harness.reopened(), *range(25)) == ["FR"] * 25
+        assert harness.seal()
+        assert harness.reopened().countries(*range(25)) == ["FR"] * 25
 
     def test_a_deletion_does_not_count_as_an_event(self, make, clock):
         """Its time is the clock's, which may be ahead."""
         harness = make()
         self.write(harness, self.AGES)
         clock(timedelta(days=365))
-        harness.store.delete(harness.config, harness.view, [harness.key(user_id=0)])
-        seal(harness)
+        harness.delete(0)
+        assert harness.seal()
         clock(timedelta(0))
         rest = len(self.AGES) - 1
-        assert countries(harness.reopened(), *range(rest + 1)) == [None, *["FR"] * rest]
+        assert harness.reopened().countries(*range(rest + 1)) == [None, *["FR"] * rest]
 
 
 @pytest.mark.parametrize("num_shards", [1, 4])
-@pytest.mark.parametrize("options", MODES)
+@pytest.mark.parametrize("options", STATES)
 def test_rows_that_come_too_late_to_count_are_logged_once(
     make_harness, make_view, caplog, options, num_shards
 ):
@@ -456,7 +421,7 @@ def test_rows_that_come_too_late_to_count_are_logged_once(
     def write(hours):
         rows = [(harness.key(user_id=u), country(f"{hours}"), harness.noon(hours), None) for u in users]
         harness.write_many(rows)
-        assert len({*countries(harness, *users)}) == 1
+        assert len({*harness.countries(*users)}) == 1
 
     write(0)
     write(0)  # the same rows again are not late
@@ -469,4 +434,4 @@ def test_rows_that_come_too_late_to_count_are_logged_once(
     number = record.args[1]
     assert number == record.args[2]
     assert number == 20 if num_shards == 1 else 0 < number <= 20  # each shard has its own rows of the batch
-    assert countries(harness, *users) == ["2"] * 20
+    assert harness.countries(*users) == ["2"] * 20

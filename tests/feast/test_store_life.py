@@ -27,14 +27,24 @@ from feast_sketch_store.view.live_shard import LiveShard
 from tests.helpers.keys import user_key
 from tests.helpers.length import by_length
 from tests.helpers.processes import UNCHECKED_FEAST
-from tests.helpers.repository import ROWS, USER, make_config, make_repository, make_view, read_users
+from tests.helpers.repository import (
+    ROWS,
+    SEALED,
+    UNSEALED,
+    USER,
+    make_config,
+    make_repository,
+    make_view,
+    read_users,
+)
+from tests.helpers.values import country, strings
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
 STORES = {
     "sqlite": {"type": "sqlite", "path": "data/online.db"},
-    "unsealed": {"type": "sketch"},
-    "sealed": {"type": "sketch", "compaction": {"min_rows": 0, "share": 1e-9}},
+    "unsealed": {"type": "sketch", **UNSEALED},
+    "sealed": {"type": "sketch", **SEALED},
 }
 SKETCH = ["unsealed", "sealed"]
 COUNTRIES = ["history:country"]
@@ -101,9 +111,7 @@ class TestAsync:
     def test_the_methods_of_the_store_answer_as_their_twins(self, kind, make_harness):
         harness = make_harness({"country": String}, **STORES[kind])
         counted = []
-        rows = [
-            (harness.key(user_id=u), {"country": Value(string_val=f"c{u}")}, NOON, None) for u in range(5)
-        ]
+        rows = [(harness.key(user_id=u), country(f"c{u}"), NOON, None) for u in range(5)]
         write, read = harness.store.online_write_batch_async, harness.store.online_read_async
         asyncio.run(write(harness.config, harness.view, rows, counted.append))
         assert sum(counted) == 5
@@ -303,8 +311,8 @@ def test_replaced_snapshots_are_let_go(make_harness, make_view, tmp_path):
     """Without the help of the garbage collector, which may come much later."""
     harness = make_harness(view=make_view({"country": String}), **STORES["sealed"])
     for user in range(10):
-        harness.write(user, {"country": Value(string_val="FR")})
-        assert harness.read(user)[0][1] is not None
+        harness.write(user, country("FR"))
+        assert harness.countries(user) == ["FR"]
     snapshots = {path for path in _open_beneath(tmp_path / "sketch") if "base.sketch" in path}
     assert len(snapshots) == 1
 
@@ -348,7 +356,7 @@ def test_close_waits_for_a_refresh_that_runs(make_store, make_history, monkeypat
 def test_without_a_registry_and_without_apply(kind, make_config, make_view):
     """SQLite wants its tables made first."""
     config, view = make_config(**STORES[kind]), make_view({"country": String})
-    rows = [(user_key(1), {"country": Value(string_val="FR")}, NOON, None)]
+    rows = [(user_key(1), country("FR"), NOON, None)]
     assert SketchOnlineStore().online_read(config, view, [user_key(1)]) == [(None, None)]
     SketchOnlineStore().online_write_batch(config, view, rows, None)
     assert SketchOnlineStore().online_read(config, view, [user_key(1)]) == [(NOON, rows[0][1])]
@@ -440,13 +448,13 @@ class TestSettingsOfAView:
         return views
 
     def test_writes_deletions_and_seals_share_them(self, make_harness, resolved):
-        harness = make_harness({"country": String}, compaction={"min_rows": 10**9})
+        harness = make_harness({"country": String}, **UNSEALED)
         del resolved[:]
         other = harness.reopened()
         for user in range(5):
-            other.write(user, {"country": Value(string_val="FR")})
-        other.store.delete(other.config, other.view, [other.key(user_id=1)])
-        assert other.store.seal(other.config, other.view)
+            other.write(user, country("FR"))
+        other.delete(1)
+        assert other.seal()
         assert resolved == ["history"]
 
     @pytest.mark.parametrize(
@@ -457,24 +465,24 @@ class TestSettingsOfAView:
         ],
         ids=["tag of a view", "option"],
     )
-    def test_a_changed_limit_counts_at_the_next_seal(self, make_harness, make_value, change, caplog):
-        harness = make_harness({"viewed": Set(String)}, structure="bloom", compaction={"min_rows": 10**9})
+    def test_a_changed_limit_counts_at_the_next_seal(self, make_harness, change, caplog):
+        harness = make_harness({"viewed": Set(String)}, structure="bloom", **UNSEALED)
         for number in range(2):
-            harness.write(1, {"viewed": make_value("string_set_val", ["FR", "DE"])})
-            assert harness.store.seal(harness.config, harness.view)
-            structures = harness.store.view(harness.config, harness.view).stats().structures
+            harness.write(1, {"viewed": strings("FR", "DE")})
+            assert harness.seal()
+            structures = harness.opened.stats().structures
             assert structures == {"viewed": ("bloom", "sets")[number]}
             reported = [text for text in caplog.messages if "max_vocabulary = 1," in text]
             assert len(reported) == number
             change(harness)
 
     def test_a_changed_ttl_counts_at_the_next_seal(self, make_harness):
-        harness = make_harness({"country": String}, ttl={"expire": True}, compaction={"min_rows": 10**9})
+        harness = make_harness({"country": String}, ttl={"expire": True}, **UNSEALED)
         for user, age in enumerate((0, 400)):
-            harness.write(user, {"country": Value(string_val="FR")}, datetime.now(UTC) - timedelta(age))
+            harness.write(user, country("FR"), datetime.now(UTC) - timedelta(age))
         harness.view.ttl = timedelta(30)
-        assert harness.store.seal(harness.config, harness.view)
-        assert harness.store.view(harness.config, harness.view).stats().sealed_entities == 1
+        assert harness.seal()
+        assert harness.opened.stats().sealed_entities == 1
 
 
 def test_a_store_moves_with_its_files(make_store, tmp_path):

@@ -8,11 +8,12 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from feast import Field
-from feast.protos.feast.types.Value_pb2 import Int64Set, StringSet, Value
+from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Bool, Decimal, Float64, Int64, Set, String, Uuid
 
 from feast_sketch_store import SketchReader, through_sketch
 from feast_sketch_store.errors import RowError, SettingsError, UnsupportedFeatureError
+from tests.helpers.values import country, numbers
 
 NUM_USERS, VOCABULARY, SIZE = 2000, 500, 10
 IDS = [uuid.UUID(int=number) for number in (7, 8)]
@@ -23,30 +24,24 @@ def history(seed=0):
     return [sorted(rng.choice(VOCABULARY, SIZE, replace=False).tolist()) for _ in range(NUM_USERS)]
 
 
+def reader_of(harness):
+    return SketchReader(harness.config.online_store.path, "history", "shop")
+
+
 @pytest.fixture
 def filled(make_harness, make_view):
     def fill(tags, more=(), seal=True, **options):
         view = make_view([Field(name="viewed", dtype=Set(Int64), tags=tags), *more])
         harness = make_harness(view=view, compaction={"min_rows": 10**6}, **options)
-        rows = [
-            (
-                harness.key(user_id=user),
-                {
-                    "viewed": Value(int64_set_val=Int64Set(val=viewed)),
-                    "country": Value(string_val=f"country-{user % 5}"),
-                    "spent": Value(double_val=user / 7),
-                },
-                harness.noon(),
-                None,
-            )
-            for user, viewed in enumerate(history())
-        ]
-        names = {"viewed", *(field.name for field in more)}
-        rows = [(k, {n: v for n, v in values.items() if n in names}, *t) for k, values, *t in rows]
-        harness.write_many(rows)
+        names, rows = {"viewed", *(field.name for field in more)}, {}
+        for user, viewed in enumerate(history()):
+            row = {"viewed": numbers(*viewed), "spent": Value(double_val=user / 7)}
+            row |= country(f"country-{user % 5}")
+            rows[user] = {name: value for name, value in row.items() if name in names}
+        harness.write_users(rows)
         if seal:
-            harness.store.seal(harness.config, harness.view)
-        return SketchReader(harness.config.online_store.path, "history", "shop")
+            harness.seal()
+        return reader_of(harness)
 
     return fill
 
@@ -152,20 +147,18 @@ def test_nulls_among_whole_numbers_stay_nulls_in_columns_that_have_such(filled):
     pd.testing.assert_frame_equal(through_sketch(objects, reader), objects)
 
 
-def test_objects_that_feast_reads_are_the_texts_that_it_writes(make_harness, make_view):
+def test_objects_that_feast_reads_are_the_texts_that_it_writes(make_harness):
     texts = {"price": ["1.5", "1.50"], "prices": [["1.5"], ["1.5", "2.25", "NaN"]], "id": [*map(str, IDS)]}
     fields = [Field(name="price", dtype=Decimal), Field(name="id", dtype=Uuid)]
     fields += [Field(name="prices", dtype=Set(Decimal), tags={"sketch.structure": "sets"})]
-    harness = make_harness(view=make_view(fields))
-    for user in (0, 1):
-        own = {name: values[user] for name, values in texts.items()}
-        prices = Value(decimal_set_val=StringSet(val=own["prices"]))
-        row = {"price": Value(decimal_val=own["price"]), "prices": prices, "id": Value(uuid_val=own["id"])}
-        harness.write_many([(harness.key(user_id=user), row, harness.noon(), None)])
-    harness.store.seal(harness.config, harness.view)
+    harness = make_harness(fields)
+    for user, (price, prices, own_id) in enumerate(zip(*texts.values(), strict=True)):
+        row = {"price": Value(decimal_val=price), "id": Value(uuid_val=own_id)}
+        harness.write(user, {**row, "prices": Value(decimal_set_val=StringSet(val=prices))})
+    harness.seal()
     prices = [{*map(decimal.Decimal, own)} for own in texts["prices"]]
     read = pd.DataFrame({"price": [*map(decimal.Decimal, texts["price"])], "prices": prices, "id": IDS})
-    shown = through_sketch(read, SketchReader(harness.config.online_store.path, "history", "shop"))
+    shown = through_sketch(read, reader_of(harness))
     assert {name: shown[name].tolist() for name in ("price", "id")} == {n: texts[n] for n in ("price", "id")}
     assert [*map(sorted, shown["prices"])] == texts["prices"]
 

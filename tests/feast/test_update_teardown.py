@@ -23,8 +23,10 @@ from feast_sketch_store.storage.names import SEAL_LOCK
 from feast_sketch_store.view.rebuilding import rebuild
 from tests.helpers import repository
 from tests.helpers.length import by_length
+from tests.helpers.repository import SEALED, STATES, UNSEALED
+from tests.helpers.values import country
 
-FRANCE = {"country": Value(string_val="FR")}
+FRANCE = country("FR")
 
 
 def test_apply_makes_a_folder_and_a_file_for_each_view_and_nothing_else(make_config, make_view, tmp_path):
@@ -43,26 +45,23 @@ def test_a_deleted_view_is_removed_with_its_rows_and_the_others_stay(make_harnes
     kept = make_view({"country": String}, name="kept")
     harness.store.update(harness.config, [], [kept], [], [], False)
     harness.write(1, FRANCE)
-    harness.store.online_write_batch(
-        harness.config, kept, [(harness.key(user_id=1), FRANCE, harness.write.__defaults__[0], None)], None
-    )
+    other = replace(harness, view=kept)
+    other.write(1, FRANCE)
     harness.store.update(harness.config, [harness.view], [kept], [], [], False)
     assert not harness.folder.exists()
     assert harness.read(1) == [(None, None)]
-    read = harness.store.online_read(harness.config, kept, [harness.key(user_id=1)])
-    assert read[0][1] == FRANCE
+    assert other.shown(1) == [FRANCE]
 
 
 def test_teardown_removes_the_project_and_leaves_others(make_harness, make_view):
     view = make_view({"country": String})
     one, other = make_harness(view=view, project="one"), make_harness(view=view, project="other")
-    germany = {"country": Value(string_val="DE")}
     one.write(1, FRANCE)
-    other.write(1, germany)
-    assert [harness.read(1)[0][1] for harness in (one, other)] == [FRANCE, germany]
+    other.write(1, country("DE"))
+    assert [harness.countries(1) for harness in (one, other)] == [["FR"], ["DE"]]
     one.store.teardown(one.config, [], [])  # Feast does not name stream views: none is named here
     assert not one.folder.parent.exists()
-    assert other.read(1)[0][1] == germany
+    assert other.countries(1) == ["DE"]
     one.store.teardown(one.config, [view], [])
 
 
@@ -107,7 +106,7 @@ def test_one_refusal_names_every_feature_of_every_view(make_config, make_view, t
     assert not (tmp_path / "sketch").exists()
 
 
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 @pytest.mark.parametrize(
     "refused",
     [
@@ -129,14 +128,14 @@ def test_a_view_is_read_while_the_registry_has_a_refused_declaration(
     later = harness.reopened()
     for one in (harness, later):
         for _ in range(2):
-            assert [values for _, values in one.read(1, features=["country"])] == [FRANCE]
+            assert one.shown(1, features=["country"]) == [FRANCE]
         assert caplog.text.count("is read as it was declared before") == 1
         with pytest.raises((SettingsError, UnsupportedFeatureError)):
             one.write(2, FRANCE)
     for one in (harness, later):
         one.view = declared
         one.write(2, FRANCE)
-        assert [values for _, values in one.read(1, 2)] == [FRANCE, FRANCE]
+        assert one.shown(1, 2) == [FRANCE, FRANCE]
 
 
 def numbers(name, **tags):
@@ -147,7 +146,7 @@ def numbers(name, **tags):
 COUNTED, IDS = numbers("v", codec="counts"), numbers("i", ids_of="v")
 
 
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 @pytest.mark.parametrize("is_gained", [True, False], ids=["gained", "lost"])
 @pytest.mark.parametrize(
     ("rows", "without", "tagged", "tag"),
@@ -175,42 +174,37 @@ def test_a_feature_with_rows_keeps_the_tags_that_say_what_its_rows_in_the_log_me
     harness = make_harness(view=before, **options)
     value = Value(int64_list_val=Int64List(val=[1, 2]))
     harness.write(1, {field.name: value for field in before.features}, datetime.now(UTC))
-    shown = harness.reopened().read(1)[0][1]
+    (shown,) = harness.reopened().shown(1)
     assert sorted(shown["n"].int64_list_val.val) == [1, 2]
     kinds = ("Array(Int64)", f"Array(Int64) with the tag sketch.{tag}")[:: is_gained or -1]
     refusal = "'n' of view 'history' was written as {} and is declared as {} now; give it a new name"
     with pytest.raises(UnsupportedFeatureError, match=re.escape(refusal.format(*kinds))):
-        harness.reopened().store.update(harness.config, [], [after], [], [], False)
-    assert harness.reopened().read(1)[0][1] == shown
+        harness.reopened().apply(after)
+    assert harness.reopened().shown(1) == [shown]
 
 
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 def test_a_feature_can_be_added_and_removed(make_harness, make_view, options):
     harness = make_harness({"country": String}, **options)
     harness.write(1, FRANCE)
-    harness.view = make_view({"country": String, "city": String})
-    harness.store.update(harness.config, [], [harness.view], [], [], False)
-    assert harness.read(1)[0][1] == FRANCE
+    harness.apply(make_view({"country": String, "city": String}))
+    assert harness.shown(1) == [FRANCE]
     both = {**FRANCE, "city": Value(string_val="Paris")}
     harness.write(2, both)
-    assert [values for _, values in harness.read(1, 2)] == [FRANCE, both]
+    assert harness.shown(1, 2) == [FRANCE, both]
     harness.view = make_view({"city": String})
     harness.write(3, {"city": Value(string_val="Lyon")})
-    assert [values for _, values in harness.read(1, 2, 3)] == [
-        {},
-        {"city": Value(string_val="Paris")},
-        {"city": Value(string_val="Lyon")},
-    ]
+    cities = [{"city": Value(string_val=name)} for name in ("Paris", "Lyon")]
+    assert harness.shown(1, 2, 3) == [{}, *cities]
 
 
 def test_a_process_that_does_not_know_a_new_feature_does_not_seal_it_away(make_harness, make_view):
-    old = make_harness({"country": String}, compaction={"min_rows": 10**9})
+    old = make_harness({"country": String}, **UNSEALED)
     new = old.reopened()
-    new.view = make_view({"country": String, "city": String})
-    new.store.update(new.config, [], [new.view], [], [], False)
+    new.apply(make_view({"country": String, "city": String}))
     new.write(1, {**FRANCE, "city": Value(string_val="Paris")})
     old.write(2, FRANCE)
-    view = old.store.view(old.config, old.view)
+    view = old.opened
     shards = replace(view.settings, num_shards=2)
     for seal in (
         view.seal,
@@ -219,18 +213,18 @@ def test_a_process_that_does_not_know_a_new_feature_does_not_seal_it_away(make_h
     ):
         with pytest.raises(SettingsError, match="the features city, which this process does not know"):
             seal()
-    old.reopened().store.update(old.config, [], [old.view], [], [], False)
+    old.reopened().apply()
     new.write(3, {"city": Value(string_val="Lyon")})
-    assert old.store.seal(old.config, old.view), "the feature is removed, though others still write it"
+    assert old.seal(), "the feature is removed, though others still write it"
 
 
 @pytest.mark.parametrize("as_delta", [False, True])
 def test_a_feature_that_is_written_as_a_seal_begins_is_not_sealed_away(
     make_harness, make_view, monkeypatch, as_delta
 ):
-    old = make_harness({"country": String}, compaction={"min_rows": 10**9})
+    old = make_harness({"country": String}, **UNSEALED)
     old.write(1, FRANCE)
-    view = old.store.view(old.config, old.view)
+    view = old.opened
     assert view.seal()
     old.write(2, FRANCE)
     new = old.reopened()
@@ -239,17 +233,17 @@ def test_a_feature_that_is_written_as_a_seal_begins_is_not_sealed_away(
 
     def write_before(log):
         monkeypatch.undo()
-        new.store.update(new.config, [], [new.view], [], [], False)
+        new.apply()
         new.write(1, both)
         return absorb(log)
 
     monkeypatch.setattr(RowLog, "absorb", write_before)
     with pytest.raises(SettingsError, match="the features city, which this process does not know"):
         view.seal(as_delta)
-    assert [values for _, values in new.reopened().read(1, 2)] == [both, FRANCE]
+    assert new.reopened().shown(1, 2) == [both, FRANCE]
 
 
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 class TestJoinKeys:
     """Rows are found by their join keys, so these cannot change under them."""
 
@@ -274,7 +268,7 @@ class TestJoinKeys:
         harness.write(1, FRANCE)
         with pytest.raises(SettingsError, match=reported):
             self.apply(harness, make_view, join_key, value_type, dtype)
-        assert harness.reopened().read(1)[0][1] == FRANCE
+        assert harness.reopened().shown(1) == [FRANCE]
 
     def test_the_same_keys_and_an_empty_view_are_taken(self, make_harness, make_view, options):
         harness = make_harness({"country": String}, **options)
@@ -283,19 +277,19 @@ class TestJoinKeys:
         self.apply(harness, make_view, "user_id", ValueType.INT64, Int64)
 
 
-@pytest.mark.parametrize("options", [{}, {"compaction": {"min_rows": 0}}], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 def test_a_rename_by_case_is_refused_at_apply_and_at_a_write(make_harness, make_view, options):
     harness = make_harness({"Country": String}, **options)
     harness.write(1, {"Country": FRANCE["country"]})
     other = harness.reopened()
     other.view = make_view({"country": String})
     with pytest.raises(UnsupportedFeatureError) as caught:
-        other.store.update(harness.config, [], [other.view], [], [], False)
+        other.apply()
     for part in ("'Country'", "'country'", "only by case", "Name the feature 'Country' again"):
         assert part in str(caught.value)
     with pytest.raises(UnsupportedFeatureError, match="only by case"):
         other.write(2, FRANCE)
-    assert [values for _, values in harness.reopened().read(1, 2)] == [{"Country": FRANCE["country"]}, None]
+    assert harness.reopened().shown(1, 2) == [{"Country": FRANCE["country"]}, None]
 
 
 # -- drops that others are in the way of -----------------------------------------------------------
@@ -305,7 +299,7 @@ def test_a_rename_by_case_is_refused_at_apply_and_at_a_write(make_harness, make_
 @pytest.mark.has_long_form
 def test_a_view_can_be_dropped_while_it_is_written(make_harness):
     """Whatever writers do meanwhile: nothing of what was written before a drop comes back."""
-    harness = make_harness({"country": String}, compaction={"min_rows": 0})
+    harness = make_harness({"country": String}, **SEALED)
     for round_ in range(by_length(2, 10)):
         old, new = range(round_ * 1000, round_ * 1000 + 5), range(round_ * 1000 + 500, round_ * 1000 + 510)
         for user in old:
@@ -325,14 +319,14 @@ def test_a_view_can_be_dropped_while_it_is_written(make_harness):
         with ThreadPoolExecutor(2) as pool:
             writers = [pool.submit(write, harness.reopened()) for _ in range(2)]
             writing.wait()
-            harness.store.update(harness.config, [harness.view], [], [], [], False)
+            harness.drop()
             done.set()
             for writer in writers:
                 writer.result()
         assert harness.reopened().read(*old) == [(None, None)] * len(old)
         harness.write(1, FRANCE)
-        assert harness.reopened().read(1)[0][1] == FRANCE
-    harness.store.update(harness.config, [harness.view], [], [], [], False)
+        assert harness.reopened().shown(1) == [FRANCE]
+    harness.drop()
     assert list(harness.folder.parent.iterdir()) == []
 
 
@@ -345,19 +339,19 @@ def test_what_a_killed_drop_left_is_removed_by_the_next(make_harness, monkeypatc
 
     monkeypatch.setattr("shutil.rmtree", kill)
     with pytest.raises(KeyboardInterrupt):
-        harness.store.update(harness.config, [harness.view], [], [], [], False)
+        harness.drop()
     monkeypatch.undo()
     assert harness.reopened().read(1) == [(None, None)]
     assert len(list(harness.folder.parent.iterdir())) == 1
     with pytest.raises(SettingsError, match="no feature view 'history'; there is none yet"):
         SketchReader(harness.folder.parents[1], "history")
-    harness.store.update(harness.config, [harness.view], [], [], [], False)
+    harness.drop()
     assert list(harness.folder.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["update", "teardown"])
 def test_the_rows_of_a_linked_view_are_removed_too(make_harness, tmp_path, how):
-    harness = make_harness({"country": String}, compaction={"min_rows": 0})
+    harness = make_harness({"country": String}, **SEALED)
     elsewhere = tmp_path / "large disk" / "history"
     elsewhere.mkdir(parents=True)
     shutil.rmtree(harness.folder)  # which was made by the first apply
@@ -365,7 +359,7 @@ def test_the_rows_of_a_linked_view_are_removed_too(make_harness, tmp_path, how):
     harness.write(1, FRANCE)
     assert any(elsewhere.rglob("*.sketch"))
     if how == "update":
-        harness.store.update(harness.config, [harness.view], [], [], [], False)
+        harness.drop()
     else:
         harness.store.teardown(harness.config, [], [])
     assert [path.name for path in tmp_path.rglob("*") if not path.is_dir()] == []

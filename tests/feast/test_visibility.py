@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast.types import Set, String
 
 from feast_sketch_store.operations.resharding import divide
@@ -18,37 +17,30 @@ from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.view import View
 from tests.helpers.keys import user_key
 from tests.helpers.processes import PATIENCE_SECONDS, answering
+from tests.helpers.repository import SEALED, STATES
+from tests.helpers.values import country, strings
 
 pytestmark = pytest.mark.slow
 
 NEVER = 10**6  # seconds: a refresh interval that no test reaches
-SEAL_AT_ONCE = {"compaction": {"min_rows": 0, "share": 1e-9}}
 
 
-def country(name):
-    return {"country": Value(string_val=name)}
-
-
-def countries(harness, *users):
-    return [values and values["country"].string_val for _, values in harness.read(*users)]
-
-
-@pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 def test_a_process_reads_its_own_write_whatever_object_wrote_it(make_harness, options):
     writer = make_harness({"country": String}, refresh=f"{NEVER}s", **options)
     reader = writer.reopened()
-    assert countries(reader, 1) == [None]
+    assert reader.countries(1) == [None]
     writer.write(1, country("FR"))
-    assert countries(reader, 1) == ["FR"]
-    assert countries(writer, 1) == ["FR"]
+    assert reader.countries(1) == ["FR"]
+    assert writer.countries(1) == ["FR"]
 
 
 def test_a_process_reads_the_rows_of_its_rebuild_whatever_object_made_it(make_harness):
     writer = make_harness({"country": String}, refresh=f"{NEVER}s")
     reader = writer.reopened()
     writer.write(1, country("FR"))
-    assert countries(reader, 1) == ["FR"]
-    view = writer.store.view(writer.config, writer.view)
+    assert reader.countries(1) == ["FR"]
+    view = writer.opened
 
     def fill(staging):
         View(staging, view.settings).write(
@@ -57,7 +49,7 @@ def test_a_process_reads_the_rows_of_its_rebuild_whatever_object_made_it(make_ha
         return staging
 
     rebuild(view, fill)
-    assert [countries(harness, 1) for harness in (reader, writer)] == [["DE"], ["DE"]]
+    assert [harness.countries(1) for harness in (reader, writer)] == [["DE"], ["DE"]]
 
 
 def test_a_write_to_one_view_leaves_reads_of_the_others_in_memory(make_harness, make_view):
@@ -65,37 +57,37 @@ def test_a_write_to_one_view_leaves_reads_of_the_others_in_memory(make_harness, 
     other = make_harness(view=make_view({"country": String}, "other"), refresh=f"{NEVER}s")
     other.write(1, country("DE"))
     readers = [harness.reopened() for harness in (written, other)]
-    assert [countries(reader, 1) for reader in readers] == [[None], ["DE"]]
+    assert [reader.countries(1) for reader in readers] == [[None], ["DE"]]
     written.write(1, country("FR"))
-    fresh = [reader.store.view(reader.config, reader.view).is_fresh() for reader in readers]
+    fresh = [reader.opened.is_fresh() for reader in readers]
     assert fresh == [False, True]
-    assert [countries(reader, 1) for reader in readers] == [["FR"], ["DE"]]
+    assert [reader.countries(1) for reader in readers] == [["FR"], ["DE"]]
 
 
 def test_a_process_reads_its_own_write_whichever_way_leads_to_the_folder(make_harness, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "sketch", target_is_directory=True)
     writer = make_harness({"country": String}, refresh=f"{NEVER}s")
     reader = make_harness({"country": String}, refresh=f"{NEVER}s", path=str(tmp_path / "link"))
-    assert countries(reader, 1) == [None]
+    assert reader.countries(1) == [None]
     writer.write(1, country("FR"))
-    assert countries(reader, 1) == ["FR"]
+    assert reader.countries(1) == ["FR"]
 
 
 def test_a_process_reads_what_it_writes_to_shards_that_the_reader_does_not_know(make_harness):
     writer = make_harness({"country": String}, refresh=f"{NEVER}s")
     writer.write(1, country("FR"))
     reader = writer.reopened()
-    assert countries(reader, 1) == ["FR"]
-    view = writer.reopened().store.view(writer.config, writer.view)
+    assert reader.countries(1) == ["FR"]
+    view = writer.reopened().opened
     divide(view.storage, replace(view.settings, num_shards=4), view.policy, wait=lambda seconds: None)
     writer.reopened().write(1, country("DE"))  # by an object that opens the shards that are there now
-    assert countries(reader, 1) == ["DE"]
+    assert reader.countries(1) == ["DE"]
 
 
 def _reader_of(harness):
     """Another process: opens the store, then answers reads."""
     reader = harness.reopened()
-    return lambda user: countries(reader, user)[0]
+    return lambda user: reader.countries(user)[0]
 
 
 @pytest.fixture
@@ -105,7 +97,7 @@ def other_process(warm):
         yield lambda harness: started.enter_context(answering(warm, _reader_of, harness))
 
 
-@pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 def test_a_running_process_sees_the_write_of_another(make_harness, other_process, options):
     writer = make_harness({"country": String}, refresh="0", **options)
     ask = other_process(writer)
@@ -125,13 +117,13 @@ def test_an_interval_delays_other_processes_but_not_a_fresh_one(make_harness, ot
 
 
 def test_a_reader_follows_a_teardown_and_a_new_start(make_harness, other_process):
-    writer = make_harness({"country": String}, refresh="0", **SEAL_AT_ONCE)
+    writer = make_harness({"country": String}, refresh="0", **SEALED)
     writer.write(1, country("FR"))
     ask = other_process(writer)
     assert ask(1) == "FR"
     writer.store.teardown(writer.config, [writer.view], [])
     assert ask(1) is None
-    writer.store.update(writer.config, [], [writer.view], [], [], False)
+    writer.apply()
     writer.write(2, country("DE"))
     assert (ask(1), ask(2)) == (None, "DE")
 
@@ -152,7 +144,7 @@ def test_several_processes_write_at_once(make_harness, warm, options):
         writer.join(PATIENCE_SECONDS)
     assert [writer.exitcode for writer in writers] == [0, 0, 0]
     users = [n * 1000 + row for n in range(3) for row in range(10)]
-    assert countries(harness.reopened(), *users) == [f"w{u // 1000}r{u % 1000}" for u in users]
+    assert harness.reopened().countries(*users) == [f"w{u // 1000}r{u % 1000}" for u in users]
 
 
 def test_threads_read_while_one_writes(make_harness):
@@ -163,9 +155,9 @@ def test_threads_read_while_one_writes(make_harness):
     def read():
         seen = 0
         while not stop.is_set():
-            rows = harness.read(*range(30))
-            present = sum(values is not None for _, values in rows)
-            for user, (_, values) in enumerate(rows):
+            rows = harness.shown(*range(30))
+            present = sum(values is not None for values in rows)
+            for user, values in enumerate(rows):
                 if values is not None and f"item-{user}" not in values["viewed"].string_set_val.val:
                     failures.append(f"user {user} lost its item")
             if present < seen:
@@ -176,7 +168,7 @@ def test_threads_read_while_one_writes(make_harness):
     for thread in threads:
         thread.start()
     for user in range(30):
-        harness.write(user, {"viewed": Value(string_set_val=StringSet(val=[f"item-{user}"]))})
+        harness.write(user, {"viewed": strings(f"item-{user}")})
     stop.set()
     for thread in threads:
         thread.join()
@@ -201,19 +193,19 @@ def _in_a_fork(task):
     return text
 
 
-@pytest.mark.parametrize("options", [{}, SEAL_AT_ONCE], ids=["unsealed", "sealed"])
+@pytest.mark.parametrize("options", STATES)
 def test_a_forked_worker_reads_on_whatever_its_parent_was_doing(make_harness, options):
     harness = make_harness({"country": String}, refresh="0", **options)
     harness.write(1, country("FR"))
-    assert countries(harness, 1) == ["FR"]
-    view = harness.store.view(harness.config, harness.view)
+    assert harness.countries(1) == ["FR"]
+    view = harness.opened
     with view._seal_lock, view._commits._lock, view.shards[0]._refresh_lock:  # of another thread
-        assert _in_a_fork(lambda: countries(harness, 1, 2)) == "['FR', None]"
+        assert _in_a_fork(lambda: harness.countries(1, 2)) == "['FR', None]"
     ready, go = os.pipe()
 
     def read_after_the_parent_wrote():
         os.read(ready, 1)
-        return countries(harness, 1, 2)
+        return harness.countries(1, 2)
 
     def write():
         harness.write(2, country("DE"))
@@ -230,8 +222,8 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     writer = make_harness({"country": String}, refresh=f"{NEVER}s")
     writer.write(1, country("FR"))
     reader = writer.reopened()
-    assert countries(reader, 1) == ["FR"]
-    view = reader.store.view(reader.config, reader.view)
+    assert reader.countries(1) == ["FR"]
+    view = reader.opened
     monkeypatch.setattr(shard_module, "note_write", lambda folder: -1)  # as another process would write it
     writer.write(1, country("DE"))
 
@@ -246,8 +238,8 @@ def test_reads_go_on_while_news_is_taken_up_beside_them(make_harness, monkeypatc
     monkeypatch.setattr(LiveShard, "_refresh", slow_refresh)
     view.shards[0]._polled_at -= 0.75 * NEVER
     view._good_until = -math.inf
-    assert countries(reader, 1) == ["FR"]
-    assert countries(reader, 1) == ["FR"]
+    assert reader.countries(1) == ["FR"]
+    assert reader.countries(1) == ["FR"]
     may_go_on.set()
     assert refreshed.wait(PATIENCE_SECONDS)
-    assert countries(reader, 1) == ["DE"]
+    assert reader.countries(1) == ["DE"]

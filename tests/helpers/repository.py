@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 import yaml
 from click.testing import CliRunner, Result
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
@@ -18,6 +19,9 @@ from feast_sketch_store.cli import cli
 
 USER = Entity(name="user", join_keys=["user_id"], value_type=ValueType.INT64)
 ROWS = "rows.parquet"
+UNSEALED = {"compaction": {"min_rows": 10**9}}
+SEALED = {"compaction": {"min_rows": 0, "share": 1e-9}}  # at each write
+STATES = [pytest.param(UNSEALED, id="unsealed"), pytest.param(SEALED, id="sealed")]
 
 
 def _settings(project: str, registry: str | Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 import struct
 
 from feast.protos.feast.types import Value_pb2
-from feast.protos.feast.types.Value_pb2 import RepeatedValue, StringList, Value
+from feast.protos.feast.types.Value_pb2 import Int64Set, RepeatedValue, StringList, StringSet, Value
 
 LAST_SECOND = (2**63 - 1) // 10**6
 
@@ -53,6 +53,21 @@ ELEMENTS = {
         Value(map_val=MAPS[1]),
     ],
 }
+
+
+def strings(*values):
+    """A set of strings."""
+    return Value(string_set_val=StringSet(val=values))
+
+
+def numbers(*values):
+    """A set of whole numbers."""
+    return Value(int64_set_val=Int64Set(val=values))
+
+
+def country(name):
+    """A row of one feature."""
+    return {"country": Value(string_val=name)}
 
 
 def elements_of(codec):
