@@ -10,8 +10,8 @@ from feast.types import Array, Float32, Float64, Int64, Json, Set, String
 
 from feast_sketch_store.operations import maintenance
 from tests.helpers.cases import for_each
-from tests.helpers.repository import SEALED, STATES, USER
-from tests.helpers.values import country, make_value, numbers
+from tests.helpers.repository import SEALED, USER
+from tests.helpers.values import make_value, numbers
 
 NEVER = {"compaction": {"min_rows": 10**6}}
 BY_HAND = {"compaction": {"min_rows": 0}}
@@ -158,13 +158,3 @@ def test_inspect_tells_what_exact_and_binned_features_take(make_config, make_har
     # At most 2 of 200,000 samples are expected; more than 12 have a probability of 2e-7.
     assert report.presence_sampled_rate <= 12 / 200_000
     assert maintenance.verify(store, "history").is_sound
-
-
-@pytest.mark.parametrize("options", STATES)
-def test_rows_need_not_expire(make_harness, make_view, options):
-    view = make_view({"country": String})
-    view.ttl = timedelta(hours=1)
-    for expire, wanted in ((True, None), (False, country("FR"))):
-        harness = make_harness(view=view, project=f"expire_{expire}", ttl={"expire": expire}, **options)
-        harness.write(1, country("FR"))  # at a noon long ago
-        assert harness.shown(1) == [wanted]

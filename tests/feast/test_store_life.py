@@ -15,12 +15,11 @@ import pytest
 from feast import FeatureService, FeatureStore, FeatureView
 from feast.data_source import PushMode
 from feast.infra.online_stores.online_store import OnlineStore
-from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore, open_view
 from feast_sketch_store.adapter import open_views
-from feast_sketch_store.errors import RowError, SketchStoreError
+from feast_sketch_store.errors import SketchStoreError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Advanced
 from feast_sketch_store.view.live_shard import LiveShard
@@ -155,12 +154,6 @@ class TestAsync:
             return await ask_async(store, 1)
 
         assert asyncio.run(run()) == ["CH"]
-
-    def test_an_error_reaches_the_caller(self, make_harness, kind):
-        harness = make_harness({"country": String}, **STORES[kind])
-        rows = [(harness.key(user_id=1), {"country": Value(int64_val=1)}, NOON, None)]
-        with pytest.raises(RowError, match="country"):
-            asyncio.run(harness.store.online_write_batch_async(harness.config, harness.view, rows, None))
 
 
 def _open_beneath(folder: Path) -> list[str]:
