@@ -103,10 +103,8 @@ def test_a_score_weighs_by_counts_where_asked(store, tmp_path):
         assert reader.scores("viewed", 2, weights, counts=True) == 507
         assert reader.scores("viewed", 2, weights) == 101
         assert sorted(reader.ids("viewed", 1).tolist()) == sorted(reader.csr("viewed", np.array([1])).ids)
-        assert reader.contains("viewed", [1, 2], ["c", "a", "x"]).tolist() == [
-            [False, True, False],
-            [True, True, False],
-        ]
+        has = reader.contains("viewed", [1, 2], ["c", "a", "x"])
+        assert has.tolist() == [[False, True, False], [True, True, False]]
         given = SketchReader(tmp_path, "history", vocabularies={"viewed": ["c", "x", "a"]})
         assert given.scores("viewed", np.array([2]), np.array([1.0, 2.0, 4.0]), counts=True).tolist() == [33]
         matrix = given.csr("viewed", np.array([2]), counts=True)
@@ -172,11 +170,10 @@ def test_materialized_counts_are_those_of_the_source(store, tmp_path):
 def test_values_without_counts_are_counted_by_their_places(make_store, tmp_path):
     store = make_store(counts=False)
     store.push("clicks", frame([(1, ["a", "b", "a"], ...)]))
-    assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
-    maintenance.seal(store, "history")
-    assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
-    answer = read_users(store, ["history:viewed"], [1])
-    assert sorted(answer["viewed"][0]) == ["a", "b"]
+    for _ in range(2):
+        assert read_csr(SketchReader(tmp_path, "history"), [1]) == [{"a": 2, "b": 1}]
+        maintenance.seal(store, "history")
+    assert sorted(read_users(store, ["history:viewed"], [1])["viewed"][0]) == ["a", "b"]
 
 
 def test_counts_stand_beside_other_features(make_store, tmp_path):
@@ -228,8 +225,7 @@ def test_an_array_becomes_counts_and_an_array_again(make_store, tmp_path):
     assert maintenance.verify(store, "history").problems == []
     store.apply([count_view(tags={"sketch.structure": "sets"}, counts=False)])
     maintenance.seal(store, "history")
-    answer = store.get_online_features(["history:viewed"], [{"user_id": 2}]).to_dict()
-    assert sorted(answer["viewed"][0]) == ["c", "d"]
+    assert sorted(read_users(store, ["history:viewed"], [2])["viewed"][0]) == ["c", "d"]
     assert maintenance.verify(store, "history").problems == []
 
 
@@ -299,23 +295,18 @@ def test_rows_whose_counts_cannot_be_kept_are_refused(store, values, counts, wor
     assert read(store, [1]) == [None]
 
 
+def counts_of_viewed(dtype):
+    return Field(name="more", dtype=Array(dtype), tags={"sketch.of": "viewed"})
+
+
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
         ({"tags": {}}, "no feature of that name with the codec 'counts'"),
         ({"counts_tags": {"sketch.of": "seen"}}, "no feature of that name"),
-        (
-            {"fields": [Field(name="more", dtype=Array(Int64), tags={"sketch.of": "viewed"})]},
-            "2 features with the counts of 'viewed'",
-        ),
-        (
-            {"fields": [Field(name="tags", dtype=Array(String), tags={"sketch.of": "viewed"})]},
-            "an Array of Int64 for counts",
-        ),
-        (  # the sum of valid counts may be too large
-            {"fields": [Field(name="counts", dtype=Array(Int32), tags={"sketch.of": "viewed"})]},
-            "an Array of Int64 for counts",
-        ),
+        ({"fields": [counts_of_viewed(Int64)]}, "2 features with the counts of 'viewed'"),
+        ({"fields": [counts_of_viewed(String)]}, "an Array of Int64 for counts"),
+        ({"fields": [counts_of_viewed(Int32)]}, "an Array of Int64 for counts"),  # sums may be too large
         ({"fields": [Field(name="n", dtype=Int64, tags=COUNTED)]}, "does not take"),
     ],
 )

@@ -101,6 +101,20 @@ def drawn(rng, most):
         )
 
 
+def drawn_for(users, rng, most, model):
+    """Items of each user, which the model gets."""
+    given = {user: [*{item[:2]: item for item in drawn(rng, most)}.values()] for user in users}
+    for user, items in given.items():
+        model.add(user, items)
+    return given
+
+
+def shown_rows(lists):
+    """The items of each list with their actions and ratings."""
+    beside = [lists.as_lists(lists.attribute(name)).to_pylist() for name in ("action", "rating")]
+    return [[*zip(*row, strict=True)] for row in zip(lists.to_arrow().to_pylist(), *beside, strict=True)]
+
+
 def by_tick(items):
     """Items in a defined order: a seal keeps none within a tick."""
     return sorted((tick, video, action, rating) for video, tick, action, rating, *_ in items)
@@ -122,9 +136,7 @@ def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):
     lists = Lists(store, "history", "watched")
     for step in range(30):
         some = rng.choice(USERS, 4, replace=False).tolist()
-        given = {user: list({(v, t): (v, t, a, r) for v, t, a, r in drawn(rng, 4)}.values()) for user in some}
-        for user, items in given.items():
-            model.add(user, items)
+        given = drawn_for(some, rng, 4, model)
         if step % 3:
             store.push("views", frame(given.items()))
         else:
@@ -152,12 +164,8 @@ def test_reads_show_the_attributes_of_each_item(make_store, seals, shards):
         assert all(t >= min(ticks).replace(second=0) for _, t, *_ in shown)
     reader = SketchReader(store.repo_path, "history")
     for get in (lists.get, lambda *asked, **more: reader.lists("watched", *asked, **more)):
-        found = get(np.array(USERS), attributes=["rating", "action"])
-        beside = [found.as_lists(found.attribute(name)).to_pylist() for name in ("action", "rating")]
-        rows = zip(found.to_arrow().to_pylist(), *beside, strict=True)
-        assert [[*zip(*row, strict=True)] for row in rows] == [
-            [(v, a, r) for v, _, a, r in row] for row in read(store)
-        ]
+        rows = shown_rows(get(np.array(USERS), attributes=["rating", "action"]))
+        assert rows == [[(v, a, r) for v, _, a, r in row] for row in read(store)]
 
 
 @pytest.mark.slow
@@ -200,11 +208,7 @@ def test_of_one_tick_the_attribute_declared_last_counts(make_store):
 def test_lists_as_of_a_moment_have_their_attributes(make_store):
     store, model, rng = make_store(), Model(), np.random.default_rng(5)
     for step in range(10):
-        given = {
-            user: list({(v, t): (v, t, a, r) for v, t, a, r in drawn(rng, 5)}.values()) for user in USERS
-        }
-        for user, items in given.items():
-            model.add(user, items)
+        given = drawn_for(USERS, rng, 5, model)
         store.push("views", frame(given.items()))
         if step == 6:
             open_view(store, "history").seal()
@@ -213,16 +217,15 @@ def test_lists_as_of_a_moment_have_their_attributes(make_store):
         with pytest.raises(UnsupportedFeatureError, match=f"{name}' of view .* is read with 'watched'"):
             reader.arrow(name, USERS)
     found = reader.lists("watched", np.array(USERS), until=until, attributes=["action", "rating"])
-    beside = [found.as_lists(found.attribute(name)).to_pylist() for name in ("action", "rating")]
-    rows = [[*zip(*row, strict=True)] for row in zip(found.to_arrow().to_pylist(), *beside, strict=True)]
+    rows = shown_rows(found)
     for user, shown in zip(USERS, rows, strict=True):
         before = {(v, a, r) for v, _, a, r, _ in model.shown(user, None, until)}
         assert {*shown} <= before
         assert len(shown) == min(LIMIT, len(model.shown(user, None, until))) or not found.complete[user]
     training = pd.DataFrame({"user_id": USERS, "event_timestamp": until})
     columns = through_sketch(training, reader, ["watched"])
-    for name, wanted in zip(("action", "rating"), beside, strict=True):
-        assert [row.tolist() for row in columns[name]] == wanted
+    for place, name in enumerate(("action", "rating"), 1):
+        assert [row.tolist() for row in columns[name]] == [[item[place] for item in row] for row in rows]
     both = training.assign(watched=[[1, 2]] * len(USERS), history__action=[["view", "like"]] * len(USERS))
     with pytest.raises(RowError, match=r"columns 'watched' and 'history__action' are .* name 'watched' in"):
         through_sketch(both, reader)

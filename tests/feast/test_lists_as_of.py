@@ -105,9 +105,7 @@ def test_ticks_before_that_of_the_moment_are_shown_or_with_it(make_store, tmp_pa
     expected = {
         (0, False): [10],
         (0, True): [11, 10],
-        (7, False): [
-            10
-        ],  # what happened after the moment in the same tick is not known to have happened before it
+        (7, False): [10],  # what happened in the same tick is not known to have happened before the moment
         (7, True): [11, 10],
         (60, False): [11, 10],
         (60, True): [12, 11, 10],
@@ -139,9 +137,8 @@ def test_items_that_had_expired_at_a_moment_are_not_shown(make_store, tmp_path):
             maintenance.seal(store, "history")
         # A seal keeps items for the time to live of two days, and at least three days longer.
         assert [as_of(days) for days in (4.5, 2.5, 0)] == [([1], not is_sealed), ([2], True), ([3], True)]
-        assert values_of(reader.lists("read", [1], datetime.now(UTC) - timedelta(hours=40), until=NOW)) == [
-            [3]
-        ]
+        recent = reader.lists("read", [1], datetime.now(UTC) - timedelta(hours=40), until=NOW)
+        assert values_of(recent) == [[3]]
 
 
 def test_what_seals_left_out_is_known_after_the_rows_were_divided(make_store, tmp_path):
@@ -176,10 +173,9 @@ def test_training_rows_get_the_lists_of_their_times(make_store, tmp_path):
     for column, message in [("user_id", "no column 'user_id'"), ("at", "no column 'at'")]:
         with pytest.raises(RowError, match=f"{message}.* the list 'read' of feature view 'history'"):
             through_sketch(rows.drop(columns=column), reader, ["read"], timestamp_field="at")
+    naive = rows.assign(at=rows["at"].dt.tz_localize(None))
     with pytest.raises(RowError, match="not a time with a time zone"):
-        through_sketch(
-            rows.assign(at=rows["at"].dt.tz_localize(None)), reader, ["read"], timestamp_field="at"
-        )
+        through_sketch(naive, reader, ["read"], timestamp_field="at")
 
 
 def test_jagged_ids_are_handed_over_without_a_copy(make_store, tmp_path):
@@ -215,10 +211,9 @@ def test_jagged_ids_of_sets_are_those_of_csr(tmp_path):
     assert jagged.offsets.tolist() == matrix.indptr.tolist() == [0, 2, 2, 3]
     assert jagged.values.tolist() == matrix.ids.tolist()
     assert jagged.vocabulary.equals(matrix.vocabulary)
-    with pytest.raises(UnsupportedFeatureError, match="'liked' of view 'history' is not a list"):
-        reader.jagged("liked", [1], 5)
-    with pytest.raises(UnsupportedFeatureError, match="'liked' of view 'history' is not a list"):
-        reader.jagged("liked", [1], inclusive=True)
+    for asked in ({"limit": 5}, {"inclusive": True}):
+        with pytest.raises(UnsupportedFeatureError, match="'liked' of view 'history' is not a list"):
+            reader.jagged("liked", [1], **asked)
 
 
 @pytest.mark.parametrize(

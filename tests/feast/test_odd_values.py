@@ -24,19 +24,26 @@ SOURCE = pd.DataFrame({"user_id": [1], "v": [["a"]], "event": pd.to_datetime([NO
 
 @pytest.fixture
 def make_store(tmp_path):
-    def make(view, **options):
-        return make_repository(tmp_path, view, rows=SOURCE, refresh=0, **options)
+    def make(*objects, **options):
+        return make_repository(tmp_path, *objects, rows=SOURCE, refresh=0, **options)
 
     return make
 
 
-def growing(dtype, **more):
-    return make_view({"v": dtype}, tags={"sketch.rows": "append"}, **more)
+def growing(dtype, user=None, tags=(), **more):
+    """A view of a set to which rows add."""
+    entities = {"entities": [user]} if user else {}
+    return make_view({"v": dtype}, tags={"sketch.rows": "append", **dict(tags)}, **entities, **more)
 
 
-def write(store, users, values):
-    rows = pd.DataFrame({"user_id": users, "v": values, "event": pd.to_datetime([NOW] * len(users))})
-    store.write_to_online_store("history", rows)
+def list_view(options, ttl=timedelta(days=30)):
+    tags = {"sketch.codec": "list", "sketch.list": options}
+    return make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=ttl)
+
+
+def write(store, users, values, **more):
+    rows = {"user_id": users, "v": values, "event": pd.to_datetime([NOW] * len(users)), **more}
+    store.write_to_online_store("history", pd.DataFrame(rows))
 
 
 def reader_of(store, **options):
@@ -46,10 +53,8 @@ def reader_of(store, **options):
 # -- text and bytes ----------------------------------------------------------------------------
 
 
-def test_zeros_at_the_end_of_values_and_keys_count(make_store, tmp_path):
-    user = Entity(name="blob", join_keys=["user_id"], value_type=ValueType.BYTES)
-    view = make_view({"v": Set(String)}, entities=[user], tags={"sketch.rows": "append"})
-    store = make_repository(tmp_path / "blobs", user, view, rows=SOURCE, refresh=0)
+def test_zeros_at_the_end_of_values_and_keys_count(make_store):
+    store = make_store(BLOB, growing(Set(String), BLOB))
     sets = Sets(store, "history", "v")
     sets.add([b"\x07", b"\x07\x00"], ["x", "y\x00"])
     reader = reader_of(store)
@@ -64,30 +69,25 @@ def test_zeros_at_the_end_of_values_and_keys_count(make_store, tmp_path):
         sets.add([b"a", b"b"], ("text", 5))
 
 
-def test_any_bytes_can_be_keys_of_commands(tmp_path):
-    view = make_view({"v": Set(String)}, entities=[BLOB], tags={"sketch.rows": "append"})
-    store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
+def test_any_bytes_can_be_keys_of_commands(make_store, tmp_path):
+    store = make_store(BLOB, growing(Set(String), BLOB))
     Sets(store, "history", "v").add([b"\xff\x07", "\u00e9".encode(), b"a,b=c"], ["x", "y", "z"])
 
     assert '{"v": ["x"]}' in run_cli(tmp_path, "history", "history", "user_id=\udcff\x07").output
     assert '{"v": ["y"]}' in run_cli(tmp_path, "history", "history", "user_id=\u00e9").output
     assert '{"v": ["z"]}' in run_cli(tmp_path, "history", "history", '{"user_id": "a,b=c"}').output
     run_cli(tmp_path, "delete", "history", "user_id=\udcff\x07", '{"user_id": "a,b=c"}')
-    assert reader_of(store).exists([b"\xff\x07", "\u00e9".encode(), b"a,b=c"]).tolist() == [
-        False,
-        True,
-        False,
-    ]
+    found = reader_of(store).exists([b"\xff\x07", "\u00e9".encode(), b"a,b=c"])
+    assert found.tolist() == [False, True, False]
     file = tmp_path / "who.jsonl"
     file.write_text('{"user_id": "\\ud800"}')
     refused = run_cli(tmp_path, "delete", "history", "--file", str(file), status=2).output
     assert "join key 'user_id' is BYTES, and '\\ud800' is not text that is UTF-8" in refused
 
 
-def test_text_is_a_single_entity_if_it_can_be_one(tmp_path):
+def test_text_is_a_single_entity_if_it_can_be_one(make_store):
     user = Entity(name="named", join_keys=["user_id"], value_type=ValueType.STRING)
-    view = make_view({"v": Set(String)}, entities=[user], tags={"sketch.rows": "append"})
-    store = make_repository(tmp_path, user, view, rows=SOURCE, refresh=0)
+    store = make_store(user, growing(Set(String), user))
     Sets(store, "history", "v").add(["ada"], ["x"])
     reader, ada = reader_of(store), np.str_("ada")
     assert reader.contains("v", ada, ["x"]).tolist() == [True]
@@ -108,10 +108,7 @@ def test_text_is_a_single_entity_if_it_can_be_one(tmp_path):
 def test_a_null_among_moments_is_a_value_everywhere(make_store):
     view = make_view({"v": Set(UnixTimestamp), "x": Array(UnixTimestamp)})
     store = make_store(view)
-    rows = {"v": [{pd.NaT, NOW}, {NOW}], "x": [[NOW, pd.NaT, NOW], [pd.NaT]]}
-    store.write_to_online_store(
-        "history", pd.DataFrame({"user_id": [1, 2], **rows, "event": pd.to_datetime([NOW] * 2)})
-    )
+    write(store, [1, 2], [{pd.NaT, NOW}, {NOW}], x=[[NOW, pd.NaT, NOW], [pd.NaT]])
     for _ in range(2):
         reader = reader_of(store)
         assert reader.contains("v", [1, 2], [NOW]).tolist() == [[True], [True]]
@@ -127,9 +124,8 @@ def test_an_item_without_a_time_is_refused(make_store):
     times = Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "v"})
     items = Field(name="v", dtype=Array(String), tags={"sketch.codec": "list"})
     store = make_store(make_view([items, times], ttl=timedelta(days=9)))
-    rows = {"user_id": [1, 2], "v": [["a"], ["b", "c"]], "at": [[NOW], [NOW, pd.NaT]]}
     with pytest.raises(RowError, match=r"row 1 of the batch .* whose time is null; give each item a time"):
-        store.write_to_online_store("history", pd.DataFrame({**rows, "event": pd.to_datetime([NOW] * 2)}))
+        write(store, [1, 2], [["a"], ["b", "c"]], at=[[NOW], [NOW, pd.NaT]])
 
 
 # -- moments -----------------------------------------------------------------------------------
@@ -137,7 +133,7 @@ def test_an_item_without_a_time_is_refused(make_store):
 
 @pytest.mark.parametrize("tags", [{}, {"sketch.vocabulary": f"[{SECONDS}, null]"}])
 def test_integers_are_seconds_for_moments(make_store, tags):
-    store = make_store(make_view({"v": Set(UnixTimestamp)}, tags={"sketch.rows": "append", **tags}))
+    store = make_store(growing(Set(UnixTimestamp), tags=tags))
     sets, then = Sets(store, "history", "v"), datetime.fromtimestamp(SECONDS, UTC)
     sets.add([1], [SECONDS])
     maintenance.seal(store, "history")
@@ -155,9 +151,7 @@ def test_integers_are_seconds_for_moments(make_store, tags):
 
 @pytest.fixture
 def store_of_lists(make_store):
-    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1s, limit: 4}"}
-    view = make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=30))
-    return make_store(view, ttl={"keep": "7d"})
+    return make_store(list_view("{resolution: 1s, limit: 4}"), ttl={"keep": "7d"})
 
 
 @pytest.fixture
@@ -252,9 +246,8 @@ def test_only_the_entity_that_is_named_is_deleted(make_store, value):
     assert maintenance.delete(store, "history", [{"user_id": 7.0}]).found == 1
 
 
-def test_bytes_are_named_by_their_text(tmp_path):
-    view = make_view({"v": Set(String)}, entities=[BLOB], tags={"sketch.rows": "append"})
-    store = make_repository(tmp_path, BLOB, view, rows=SOURCE, refresh=0)
+def test_bytes_are_named_by_their_text(make_store):
+    store = make_store(BLOB, growing(Set(String), BLOB))
     Sets(store, "history", "v").add([b"a", b"b"], ["x", "y"])
     run_cli(store.repo_path, "delete", "history", "user_id=a")
     assert reader_of(store).exists([b"a", b"b"]).tolist() == [False, True]
@@ -353,11 +346,13 @@ def test_rows_of_values_have_one_length(make_store):
 
 
 def test_a_value_counts_once_before_the_seal_that_makes_counts(make_store):
-    exact = make_view([Field(name="v", dtype=Array(String), tags={"sketch.codec": "exact"})])
+    exact, counted = (
+        make_view([Field(name="v", dtype=Array(String), tags={"sketch.codec": codec})])
+        for codec in ("exact", "counts")
+    )
     store = make_store(exact)
     write(store, [1], [["a", "b", "a"]])
     maintenance.seal(store, "history")
-    counted = make_view([Field(name="v", dtype=Array(String), tags={"sketch.codec": "counts"})])
     store.apply(counted)
     write(store, [2], [["b"] * 5])
     reader = reader_of(store, vocabularies={"v": ["a", "b"]})
@@ -379,11 +374,8 @@ def test_a_list_that_lost_an_item_to_a_late_one_is_not_complete(make_store):
     def ago(days):
         return NOW - timedelta(days=days)
 
-    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h, limit: 1}"}
-    store = make_store(
-        make_view([Field(name="v", dtype=Array(String), tags=tags)], ttl=timedelta(days=5)),
-        ttl={"keep": "0d"},
-    )
+    view = list_view("{resolution: 1h, limit: 1}", ttl=timedelta(days=5))
+    store = make_store(view, ttl={"keep": "0d"})
     lists = Lists(store, "history", "v")
     reader = reader_of(store, ttl=timedelta(days=5))
     lists.add([1, 1], ["new", "gone"], [ago(0.1), ago(6)])
@@ -408,13 +400,13 @@ def test_integers_of_any_sequence(make_store):
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
 def test_masked_elements_are_nulls(make_store, dtype):
     masked = np.ma.array(np.array([1, 2], dtype), mask=[False, True])
-    growing_counts = [
+    fields = [
+        Field(name="v", dtype=Set(Int64)),
         Field(name="n", dtype=Array(Int64), tags={"sketch.codec": "counts"}),
         Field(name="times", dtype=Array(Int64), tags={"sketch.of": "n"}),
         Field(name="ids", dtype=Array(String), tags={"sketch.ids_of": "n"}),
     ]
-    sets = [Field(name="v", dtype=Set(Int64))]
-    store = make_store(make_view([*sets, *growing_counts], tags={"sketch.rows": "append"}))
+    store = make_store(make_view(fields, tags={"sketch.rows": "append"}))
     values, counts, reader = Sets(store, "history", "v"), Counts(store, "history", "n"), reader_of(store)
     values.add([1, 2], [1, 2])
     for ask in (
@@ -477,14 +469,12 @@ def test_nulls_among_training_values_are_shown_as_they_are_served(make_store):
 
 @pytest.mark.parametrize("counts", [[-1, 1], [1, None], [1]])
 def test_wrong_counts_are_not_trained_with(make_store, counts):
-    counted, beside = {"sketch.codec": "counts"}, {"sketch.of": "v"}
     fields = [
-        Field(name="v", dtype=Array(String), tags=counted),
-        Field(name="n", dtype=Array(Int64), tags=beside),
+        Field(name="v", dtype=Array(String), tags={"sketch.codec": "counts"}),
+        Field(name="n", dtype=Array(Int64), tags={"sketch.of": "v"}),
     ]
     store = make_store(make_view(fields))
-    row = {"user_id": [1], "v": [["a", "b"]], "n": [[1, 2]], "event": pd.to_datetime([NOW])}
-    store.write_to_online_store("history", pd.DataFrame(row))
+    write(store, [1], [["a", "b"]], n=[[1, 2]])
     maintenance.seal(store, "history")
     with pytest.raises(RowError):
         through(store, [["a", "b"]], n=[counts])
