@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 from feast import Field
-from feast.data_source import PushMode
 from feast.protos.feast.types.Value_pb2 import DoubleSet, Int64Set, Value
 from feast.types import Array, Bool, Float32, Float64, Int64, Set, String, UnixTimestamp
 
@@ -19,10 +18,11 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
 from feast_sketch_store.operations.versions import Mover, diff
 from feast_sketch_store.row_log import RowLog
+from tests.helpers import repository
 from tests.helpers.browser import layout
 from tests.helpers.cases import for_each
 from tests.helpers.keys import user_hashes, user_key
-from tests.helpers.repository import copy_repository, make_repository, make_view, read_users, run_cli
+from tests.helpers.repository import another, copy_repository, make_repository, make_view, read_users, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +30,15 @@ EVENT = datetime(2026, 5, 1, tzinfo=UTC)
 USERS = range(40)
 
 
-def push(store, items, event=EVENT, source="clicks", **more):
+def make(folder, fields, tags=None, **options):
+    """A repository with a view that writes do not seal."""
+    view = make_view(fields, pushed="clicks", tags=tags, ttl=timedelta(days=36_500))
+    return make_repository(folder, view, **{"refresh": 0, "compaction": "job", **options})
+
+
+def push(store, items, event=EVENT, **more):
     """Push a row of each user in a dictionary of their items."""
-    rows = {"user_id": [*items], "viewed": [*items.values()], "event": event, **more}
-    store.push(source, pd.DataFrame(rows), to=PushMode.ONLINE)
+    repository.push(store, user_id=[*items], viewed=[*items.values()], event=event, **more)
 
 
 def seal(store):
@@ -44,16 +49,11 @@ def seal(store):
 def two_versions(request, tmp_path_factory):
     """Two sealed versions: user 0 got 9 items, users 1 to 4 lost item 7, 40 was added, 39 deleted."""
     folder = tmp_path_factory.mktemp("versions")
-    view = make_view({"viewed": Set(Int64)}, pushed="clicks")
-    options = {"refresh": 0, "shards": request.param, "compaction": "job", "structure": "sets"}
-    store = make_repository(folder, view, **options)
+    store = make(folder, {"viewed": Set(Int64)}, shards=request.param, structure="sets")
     push(store, {user: [user % 5, 7] for user in USERS})
     seal(store)
-    push(
-        store,
-        {0: [*range(100, 109)]} | {user: [user] for user in range(1, 5)} | {40: [1]},
-        EVENT + timedelta(1),
-    )
+    changed = {0: [*range(100, 109)]} | {user: [user] for user in range(1, 5)} | {40: [1]}
+    push(store, changed, EVENT + timedelta(1))
     maintenance.delete(store, "history", [{"user_id": 39}])
     seal(store)
     return folder
@@ -105,14 +105,9 @@ class TestDiff:
         assert diff(opened(store), newer) == found
         assert diff(opened(store), newer, newer).movers == []
 
-    def test_a_seal_with_other_settings_has_the_version_of_the_one_before(self, store, tmp_path):
-        options = {
-            "refresh": 0,
-            "shards": len(opened(store).shards),
-            "compaction": "job",
-            "structure": "bloom",
-        }
-        store = make_repository(tmp_path, make_view({"viewed": Set(Int64)}, pushed="clicks"), **options)
+    @pytest.mark.usefixtures("store")
+    def test_a_seal_with_other_settings_has_the_version_of_the_one_before(self, tmp_path):
+        store = another(tmp_path, structure="bloom")
         seal(store)
         found = diff(opened(store))
         assert found.before == found.after == ",".join(map(str, _versions(store)[1]))
@@ -122,8 +117,7 @@ class TestDiff:
         assert viewed.after.error_rate > 0
 
     def test_a_view_with_fewer_entities_than_shards(self, tmp_path):
-        view = make_view({"viewed": Set(Int64)}, pushed="clicks")
-        store = make_repository(tmp_path, view, refresh=0, shards=16, compaction="job")
+        store = make(tmp_path, {"viewed": Set(Int64)}, shards=16)
         assert diff(opened(store), "now", "now").entities == (0, 0)
         push(store, {1: [5], 2: [6]})
         seal(store)
@@ -234,17 +228,14 @@ class TestHistory:
 
 
 def test_a_view_that_was_never_sealed_has_nothing_to_compare(tmp_path):
-    view = make_view({"viewed": Set(Int64)}, pushed="clicks")
-    store = make_repository(tmp_path, view, refresh=0, compaction="job")
+    store = make(tmp_path, {"viewed": Set(Int64)})
     push(store, {1: [5]})
     with pytest.raises(SettingsError, match="'history' has no snapshot to compare; seal it first"):
         diff(opened(store))
 
 
 def test_values_that_a_filter_adds_are_told_apart(tmp_path):
-    view = make_view({"viewed": Set(Int64)}, pushed="clicks")
-    options = {"refresh": 0, "compaction": "job", "structure": "bloom", "target": "error 20%"}
-    store = make_repository(tmp_path, view, **options)
+    store = make(tmp_path, {"viewed": Set(Int64)}, structure="bloom", target="error 20%")
     push(store, {user: [*range(user, user + 20)] for user in range(60)})
     seal(store)
     added = 0
@@ -259,13 +250,22 @@ def test_values_that_a_filter_adds_are_told_apart(tmp_path):
     assert 0 < rate <= 0.2
 
 
-def test_each_item_of_a_list_has_its_time(tmp_path):
-    fields = [
-        Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "list", "sketch.list": "{limit: 2}"}),
+def listed(**tags):
+    return [
+        Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "list", **tags}),
         Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "viewed"}),
     ]
-    view = make_view(fields, pushed="clicks", ttl=timedelta(days=36_500))
-    store = make_repository(tmp_path, view, refresh=0, compaction="job")
+
+
+def counted(**tags):
+    return [
+        Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts", **tags}),
+        Field(name="times", dtype=Array(Int64), tags={"sketch.of": "viewed"}),
+    ]
+
+
+def test_each_item_of_a_list_has_its_time(tmp_path):
+    store = make(tmp_path, listed(**{"sketch.list": "{limit: 2}"}))
     for number, item in enumerate(("a", "b", "c")):
         event = EVENT + timedelta(hours=number)
         push(store, {1: [item]}, event, at=[[event]])
@@ -278,33 +278,18 @@ def test_each_item_of_a_list_has_its_time(tmp_path):
     assert read_users(store, ["history:viewed"], [1])["viewed"] == [found.shown["viewed"]]
 
 
-LISTED = [
-    Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "list"}),
-    Field(name="at", dtype=Array(UnixTimestamp), tags={"sketch.of": "viewed"}),
-]
-COUNTED = [
-    Field(name="viewed", dtype=Array(String), tags={"sketch.codec": "counts"}),
-    Field(name="times", dtype=Array(Int64), tags={"sketch.of": "viewed"}),
-]
-
-
 @for_each(
     "fields, more",
     [
-        (LISTED, {"at": [[EVENT + timedelta(minutes=5), EVENT + timedelta(minutes=50)]]}),
-        (COUNTED, {"times": [[100, 107]]}),
+        (
+            listed(**{"sketch.list": "{resolution: 1h}"}),
+            {"at": [[EVENT + timedelta(minutes=5), EVENT + timedelta(minutes=50)]]},
+        ),
+        (counted(**{"sketch.target": "error 10%"}), {"times": [[100, 107]]}),
     ],
 )
 def test_rounded_times_and_counts_are_not_taken_for_values_of_a_filter(tmp_path_factory, fields, more):
-    tags = {"sketch.codec": "list", "sketch.list": "{resolution: 1h}"}
-    if fields is COUNTED:
-        tags = {"sketch.codec": "counts", "sketch.target": "error 10%"}
-    view = make_view(
-        [Field(name="viewed", dtype=Array(String), tags=tags), fields[1]],
-        pushed="clicks",
-        ttl=timedelta(days=36_500),
-    )
-    store = make_repository(tmp_path_factory.mktemp("rounded"), view, refresh=0, compaction="job")
+    store = make(tmp_path_factory.mktemp("rounded"), fields)
     push(store, {1: ["a", "b"]}, **more)
     seal(store)
     found = entity_history(store, "history", {"user_id": 1})
@@ -316,20 +301,19 @@ def test_rounded_times_and_counts_are_not_taken_for_values_of_a_filter(tmp_path_
 @for_each(
     "fields, tags, facts, moved",
     [
-        (LISTED, {}, (6, 12), Mover("b", 0, 3)),
+        (listed(), {}, (6, 12), Mover("b", 0, 3)),
         ({"viewed": Set(String)}, {"sketch.rows": "append"}, (6, 9), Mover("b", 0, 3)),
-        (COUNTED, {}, (6, 6), Mover("a", 3, 0)),
+        (counted(), {}, (6, 6), Mover("a", 3, 0)),
     ],
 )
 def test_versions_of_lists_counts_and_sets_that_grow(
     tmp_path_factory, num_shards, fields, tags, facts, moved
 ):
-    folder = tmp_path_factory.mktemp("grown")
-    view = make_view(fields, pushed="clicks", ttl=timedelta(days=36_500), tags=tags)
-    options = {"refresh": 0, "compaction": "job", "shards": num_shards, "structure": "sets"}
-    store = make_repository(folder, view, **options)
+    store = make(tmp_path_factory.mktemp("grown"), fields, tags, shards=num_shards, structure="sets")
+    beside = [field.name for field in store.get_feature_view("history").features if field.name != "viewed"]
     for item, event in (("a", EVENT), ("b", EVENT + timedelta(1))):
-        more = {} if tags else {"at": [[event] * 2] * 3} if fields is LISTED else {"times": [[1, 2]] * 3}
+        values = {"at": [[event] * 2] * 3, "times": [[1, 2]] * 3}
+        more = {name: values[name] for name in beside}
         push(store, {user: [item, f"own {user}"] for user in range(3)}, event, **more)
         seal(store)
     found = diff(opened(store))
@@ -346,15 +330,12 @@ def test_versions_of_lists_counts_and_sets_that_grow(
 
 def test_values_of_all_types_are_named(tmp_path):
     types = {"text": String, "flag": Bool, "price": Float64, "seen": UnixTimestamp, "bag": Array(Float32)}
-    exact = {"sketch.default_codec": "exact"}
-    store = make_repository(
-        tmp_path, make_view(types, pushed="clicks", tags=exact), refresh=0, compaction="job"
-    )
+    store = make(tmp_path, types, {"sketch.default_codec": "exact"})
     event = pd.Timestamp(EVENT)
     for number in range(2):
         row = {"user_id": [1], "text": [f"t{number}"], "flag": bool(number), "price": number + 0.5}
         row |= {"seen": event + timedelta(number), "bag": [[0.25, float(number)]], "event": event}
-        store.push("clicks", pd.DataFrame(row), to=PushMode.ONLINE)
+        repository.push(store, **row)
         seal(store)
     moved = {f.name: {(m.name, m.before, m.after) for m in f.values} for f in diff(opened(store)).features}
     assert moved["text"] == {("t0", 1, 0), ("t1", 0, 1)}
@@ -368,8 +349,7 @@ def test_values_of_all_types_are_named(tmp_path):
 
 def test_values_that_differ_from_themselves_or_that_python_cannot_represent(tmp_path):
     types = {"prices": Set(Float64), "price": Float64, "seen": UnixTimestamp, "moments": Set(UnixTimestamp)}
-    view = make_view(types)
-    store = make_repository(tmp_path, view, refresh=0, compaction="job", structure="sets")
+    store = make(tmp_path, types, structure="sets")
     late = 2**42  # after the year 9999
     row = {
         "prices": Value(double_set_val=DoubleSet(val=[math.nan, 1.5])),
@@ -381,15 +361,10 @@ def test_values_that_differ_from_themselves_or_that_python_cannot_represent(tmp_
             (user_key(user), {**row, "price": Value(double_val=price)}, EVENT + timedelta(days), None)
             for user, price in enumerate([0.0, -0.0, math.nan])
         ]
-        store._get_provider().online_store.online_write_batch(store.config, view, rows, None)
+        opened(store).write(rows)
         seal(store)
-    found = diff(opened(store))
-    assert [(feature.after.facts, feature.values) for feature in found.features] == [
-        (6, []),
-        (3, []),
-        (3, []),
-        (6, []),
-    ]
+    found = [(feature.after.facts, feature.values) for feature in diff(opened(store)).features]
+    assert found == [(6, []), (3, []), (3, []), (6, [])]
     history = json.loads(run(store, "history", "history", "user_id=2", "--json"))
     assert history["not_written"] == {}
     assert history["rows"][0]["values"]["moments"] == ["1970-01-01 00:00:01+00:00", str(late * 10**6)]
@@ -397,16 +372,14 @@ def test_values_that_differ_from_themselves_or_that_python_cannot_represent(tmp_
 
 
 def test_floats_that_json_lacks_are_texts(tmp_path):
-    store = make_repository(tmp_path, make_view({"price": Float64}, pushed="clicks"), refresh=0)
-    rows = {"user_id": [1], "price": [float("-inf")], "event": EVENT}
-    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    store = make(tmp_path, {"price": Float64})
+    repository.push(store, user_id=[1], price=[float("-inf")], event=EVENT)
     printed = run(store, "history", "history", "user_id=1", "--json")
     assert json.loads(printed, parse_constant=pytest.fail)["shown"] == {"price": "-Infinity"}
 
 
 def test_a_page_shows_names_as_they_are(tmp_path):
-    view = make_view({"viewed": Set(String)}, pushed="clicks")
-    store = make_repository(tmp_path, view, refresh=0, compaction="job")
+    store = make(tmp_path, {"viewed": Set(String)})
     nasty = "<script>alert(1)</script>"
     push(store, {1: [nasty]})
     seal(store)
@@ -431,22 +404,17 @@ def test_pages_in_a_browser(store, tmp_path, width):
     push(store, {0: [*range(100, 140)], 2: [5, 6]}, EVENT + timedelta(2))
     run(store, "diff", "history", _text_of(_versions(store)[1]), "now", "--html", str(tmp_path / "diff.html"))
     run(store, "history", "history", "user_id=2", "--html", str(tmp_path / "history.html"))
-    for name, picture, bars in (
-        ("diff", "lengths of viewed", ("before", "after")),
-        ("history", "lengths of viewed", ("after",)),
-    ):
+    for name, bars in (("diff", ("before", "after")), ("history", ("after",))):
         found = layout(tmp_path / f"{name}.html", tmp_path, width)
         assert found["width"] <= width
         for drawn in found["pictures"].values():
             assert drawn["right"] <= width
             assert not drawn["overlaps"]
-        drawn = found["pictures"][picture]["bars"]
+        drawn = found["pictures"]["lengths of viewed"]["bars"]
         assert {kind for kind, _, _ in drawn} == {*bars}
         assert len({colour for _, _, colour in drawn}) == len(bars), "before and after have their own colours"
-    (before, after) = (
-        length
-        for _, length, _ in layout(tmp_path / "diff.html", tmp_path, width)["pictures"]["facts"]["bars"]
-    )
+    facts = layout(tmp_path / "diff.html", tmp_path, width)["pictures"]["facts"]
+    before, after = (length for _, length, _ in facts["bars"])
     assert after / before == pytest.approx((82 - 9 + 40 - 1 + 2) / 82, rel=0.02)
 
 

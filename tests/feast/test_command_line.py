@@ -11,17 +11,26 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
-from feast import FeatureStore
-from feast.data_source import PushMode
+from feast.repo_config import FeastConfigError
 from feast.types import Int64, Set, String
 
 from feast_sketch_store import open_view
 from feast_sketch_store.cli import cli
 from feast_sketch_store.storage import bucket_check, buckets
 from tests.helpers.cases import for_each
-from tests.helpers.repository import ROWS, USER, make_repository, make_view, run_cli
+from tests.helpers.repository import (
+    ROWS,
+    USER,
+    another,
+    make_repository,
+    make_view,
+    push,
+    read_users,
+    run_cli,
+)
 
 HISTORY = make_view({"viewed": Set(String)}, pushed="clicks")
+MAY = pd.Timestamp("2026-05-01", tz="UTC")
 
 
 def run(folder, *arguments, status=0):
@@ -31,9 +40,7 @@ def run(folder, *arguments, status=0):
 
 @pytest.fixture
 def repository(tmp_path):
-    store = make_repository(tmp_path, HISTORY)
-    rows = {"user_id": [1, 2], "viewed": [["a"], ["b"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
-    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    push(make_repository(tmp_path, HISTORY), user_id=[1, 2], viewed=[["a"], ["b"]], event=MAY)
     return tmp_path
 
 
@@ -125,22 +132,17 @@ def test_a_plan_of_scalars_says_what_can_be_planned(tmp_path):
 
 def test_a_pin_hides_no_rows_without_asking(repository):
     def seen():
-        store = FeatureStore(repo_path=str(repository))
-        rows = [{"user_id": 3}]
-        return store.get_online_features(["history:viewed"], rows).to_dict()["viewed"]
+        return read_users(another(repository), ["history:viewed"], [3])["viewed"]
 
     run(repository, "seal")
-    rows = {"user_id": [3], "viewed": [["c"]], "event": pd.Timestamp("2026-05-02", tz="UTC")}
-    FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    push(another(repository), user_id=[3], viewed=[["c"]], event=MAY + pd.Timedelta(days=1))
     _, reported = run(repository, "pin", "history", status=1)
     assert "1 row came after" in reported
     assert seen() == [{"c"}]
     run(repository, "pin", "history", "--seal")
     assert seen() == [{"c"}]
     run(repository, "unpin", "history")
-    rows["viewed"] = [["d"]]
-    rows["event"] += pd.Timedelta(days=1)
-    FeatureStore(repo_path=str(repository)).push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    push(another(repository), user_id=[3], viewed=[["d"]], event=MAY + pd.Timedelta(days=2))
     assert seen() == [{"d"}]
     pinned, _ = run(repository, "pin", "history", "--yes")
     assert seen() == [{"c"}]
@@ -155,8 +157,7 @@ def test_a_pin_hides_no_rows_without_asking(repository):
 def test_commands_in_errors_run_as_they_are_copied(tmp_path, name):
     view = make_view({"viewed": Set(String)}, name=name, pushed="clicks")
     store = make_repository(tmp_path, view, gate={"entities": 2}, compaction="job")
-    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
-    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    push(store, user_id=[1], viewed=[["a"]], event=MAY)
 
     def advised(*refused):
         _, said = run(tmp_path, *refused, status=1)
@@ -199,21 +200,17 @@ def no_yaml(folder):
 
 
 def another_store(folder):
-    change_options(folder, {"type": "sqlite", "path": "online.db"})
+    another(folder, type="sqlite", path="online.db")
 
 
 def wrong_option(folder):
-    change_options(folder, {"type": "sketch", "path": "sketch", "eror_rate": 1})
+    with pytest.raises(FeastConfigError):
+        another(folder, eror_rate=1)
 
 
 def no_such_bucket(folder):
     endpoint = {"endpoint": "http://127.0.0.1:1", "access_key_id": "a", "secret_access_key": "b"}
-    change_options(folder, {"type": "sketch", "path": "s3://bucket", "storage_options": endpoint})
-
-
-def change_options(folder, options):
-    path = folder / "feature_store.yaml"
-    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "online_store": options}))
+    another(folder, path="s3://bucket", storage_options=endpoint)
 
 
 def yaml_of_another_kind(folder):
@@ -293,8 +290,7 @@ def test_every_command_that_fails_says_why(repository, failure, monkeypatch):
 
 
 def test_a_rebuild_names_the_view_and_the_source_that_cannot_be_read(repository):
-    rows = pd.DataFrame({"user_id": [1], "event": pd.Timestamp("2026-05-01", tz="UTC")})
-    rows.to_parquet(repository / ROWS)  # without the feature
+    pd.DataFrame({"user_id": [1], "event": MAY}).to_parquet(repository / ROWS)  # without the feature
     _, reported = run(repository, "rebuild", "history", "--yes", status=1)
     assert f"feature view 'history': its batch source '{ROWS}' cannot be materialized: KeyError" in reported
     assert "viewed" in reported
@@ -302,23 +298,19 @@ def test_a_rebuild_names_the_view_and_the_source_that_cannot_be_read(repository)
 
 @pytest.mark.parametrize("command", [["inspect"], ["verify"], ["plan", "--view", "history"]])
 def test_a_view_that_was_never_filled_is_told_so_at_once(tmp_path, command):
-    make_repository(tmp_path, HISTORY)
-    pd.DataFrame({"user_id": [], "viewed": [], "event": pd.to_datetime([], utc=True)}).to_parquet(
-        tmp_path / "rows.parquet"
-    )
+    rows = pd.DataFrame({"user_id": [], "viewed": [], "event": pd.to_datetime([], utc=True)})
+    make_repository(tmp_path, HISTORY, rows=rows)
     is_plan = command[0] == "plan"
     _, reported = run(tmp_path, *command, status=int(is_plan))
-    assert reported.startswith(
-        "history: nothing was materialized yet" + ("; sampling its offline source" * is_plan)
-    )
+    reason = "nothing was materialized yet" + "; sampling its offline source" * is_plan
+    assert reported.startswith(f"history: {reason}")
 
 
 def test_a_view_that_is_not_sealed_or_vacuumed_is_told_why(tmp_path):
     store = make_repository(tmp_path, HISTORY)
     for command in (["seal"], ["publish", "history"]):
         assert "not sealed: it has no rows\n" in run(tmp_path, *command)[0]
-    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
-    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+    push(store, user_id=[1], viewed=[["a"]], event=MAY)
     with open_view(store, "history").unchanging():
         for command, outcome in ("seal", "sealed"), ("vacuum", "vacuumed"):
             printed, _ = run(tmp_path, "--lock-timeout", "0", command)
@@ -330,9 +322,8 @@ def test_a_view_that_is_not_sealed_or_vacuumed_is_told_why(tmp_path):
 def test_other_views_do_not_wait_for_a_damaged_one(tmp_path):
     views = [make_view({"viewed": Set(String)}, name=name, pushed=name) for name in ("damaged", "sound")]
     store = make_repository(tmp_path, *views)
-    rows = {"user_id": [1], "viewed": [["a"]], "event": pd.Timestamp("2026-05-01", tz="UTC")}
     for view in views:
-        store.push(view.name, pd.DataFrame(rows), to=PushMode.ONLINE)
+        push(store, view.name, user_id=[1], viewed=[["a"]], event=MAY)
     (segment,) = (tmp_path / "sketch" / "shop" / "damaged" / "fresh").glob("*.log")
     segment.unlink()
     checks = json.loads(run(tmp_path, "verify", "--json", status=1)[0])

@@ -8,11 +8,19 @@ import pandas as pd
 import pytest
 import yaml
 from feast import FeatureStore, Field
-from feast.data_source import PushMode
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from tests.helpers.length import combined
-from tests.helpers.repository import copy_repository, make_repository, make_view, read_users, run_cli
+from tests.helpers.repository import (
+    SEALED,
+    another,
+    copy_repository,
+    make_repository,
+    make_view,
+    push,
+    read_users,
+    run_cli,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -34,8 +42,11 @@ def other(request, tmp_path):
     return {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
 
 
-def push(store, **columns):
-    store.push("clicks", pd.DataFrame(columns), to=PushMode.ONLINE)
+def beside(folder, **online_store):
+    """Another configuration of a repository, with another online store."""
+    path, settings = folder / "other.yaml", yaml.safe_load((folder / "feature_store.yaml").read_text())
+    path.write_text(yaml.safe_dump({**settings, "online_store": online_store}))
+    return path
 
 
 # -- views of each kind, with rows --------------------------------------------------------------
@@ -132,8 +143,7 @@ def test_every_row_goes_back(tmp_path, filled, other, kind, state):
     shards, sealed = state
     folder, fields = filled(kind, shards, sealed)
     copy_repository(folder, tmp_path)
-    ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"
-    theirs.write_text(yaml.safe_dump({**yaml.safe_load(ours.read_text()), "online_store": other}))
+    ours, theirs = tmp_path / "feature_store.yaml", beside(tmp_path, **other)
 
     def answers(configuration):
         store = FeatureStore(repo_path=str(tmp_path), fs_yaml_file=configuration)
@@ -161,9 +171,7 @@ def test_counts_that_grow_come_back(tmp_path):
     for number in range(3):
         event = {"author": [[7, 8]] * 2, "views": [[1, 2]] * 2, "events": [[f"{number}", f"b{number}"]] * 2}
         push(first, user_id=[1, 2], **event, event=hours_ago(3 - number))
-    theirs = tmp_path / "first" / "other.yaml"
-    ours = yaml.safe_load((tmp_path / "first" / "feature_store.yaml").read_text())
-    theirs.write_text(yaml.safe_dump({**ours, "online_store": {"type": "sqlite", "path": "online.db"}}))
+    theirs = beside(tmp_path / "first", type="sqlite", path="online.db")
     run_cli(tmp_path / "first", "export", "history", "--to", str(theirs))
     for _ in range(2):
         run_cli(tmp_path / "second", "import", "history", "--from", str(theirs))
@@ -173,14 +181,13 @@ def test_counts_that_grow_come_back(tmp_path):
 
 def test_an_export_hides_no_feature_that_only_another_project_has(tmp_path):
     """Also if the writes of the export seal the view there."""
-    options = {"compaction": {"min_rows": 0, "share": 1e-9}}
     viewed, name = Field(name="viewed", dtype=Set(Int64)), Field(name="name", dtype=String)
-    ours = make_repository(tmp_path / "ours", make_view([viewed], pushed="clicks"), **options)
-    theirs = make_repository(tmp_path / "theirs", make_view([viewed, name], pushed="clicks"), **options)
+    ours = make_repository(tmp_path / "ours", make_view([viewed], pushed="clicks"), **SEALED)
+    theirs = make_repository(tmp_path / "theirs", make_view([viewed, name], pushed="clicks"), **SEALED)
     push(ours, user_id=[1, 2], viewed=[[1]] * 2, event=hours_ago(2))
     push(theirs, user_id=[2, 3], viewed=[[2]] * 2, name=["b", "c"], event=hours_ago(1))
     run_cli(tmp_path / "ours", "export", "history", "--to", str(tmp_path / "theirs" / "feature_store.yaml"))
-    theirs = FeatureStore(repo_path=str(tmp_path / "theirs"))
+    theirs = another(tmp_path / "theirs")
     read = read_users(theirs, ["history:viewed", "history:name"], [1, 2, 3])
     assert read == {"user_id": [1, 2, 3], "viewed": [{1}, {2}, {2}], "name": [None, "b", "c"]}
 
@@ -198,9 +205,7 @@ def test_a_store_is_not_exported_to_itself(tmp_path, filled):
 def test_a_pinned_view_is_not_exported(tmp_path, filled, shards):
     folder, _ = filled(growing, shards, True)
     copy_repository(folder, tmp_path)
-    ours, theirs = tmp_path / "feature_store.yaml", tmp_path / "other.yaml"
-    options = {**yaml.safe_load(ours.read_text()), "online_store": {"type": "sqlite", "path": "online.db"}}
-    theirs.write_text(yaml.safe_dump(options))
+    theirs = beside(tmp_path, type="sqlite", path="online.db")
     run_cli(tmp_path, "pin", "history")
     done = run_cli(tmp_path, "export", "history", "--to", str(theirs), status=1)
     assert "feature view 'history' is pinned to a snapshot" in done.output

@@ -9,7 +9,6 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from feast import FeatureStore, Field
-from feast.data_source import PushMode
 from feast.errors import FeatureViewVersionNotFound
 from feast.on_demand_feature_view import on_demand_feature_view
 from feast.types import Array, Int64, String, UnixTimestamp
@@ -19,7 +18,7 @@ from feast_sketch_store.errors import RowError, SettingsError, StorageError, Uns
 from feast_sketch_store.operations import maintenance
 from tests.helpers.length import combined
 from tests.helpers.processes import answering
-from tests.helpers.repository import USER, make_repository, make_view, read_users
+from tests.helpers.repository import USER, another, make_repository, make_view, read_users
 
 NOW = datetime.now(UTC).replace(microsecond=0, second=0)
 TTL = timedelta(days=30)
@@ -83,7 +82,7 @@ def test_materialize_push_and_write_append(store):
     store.write_to_online_store("history", frame([(1, ["late"], [ago(days=2, hours=12)], ago(days=5))]))
     assert read(store)[0] == [["c", "b", "late", "a"], ["c"]]
     # A write that comes twice adds nothing, and the limit is that of the list.
-    store.push("reads", frame([(1, ["c"], [ago(days=1)], NOW)]), to=PushMode.ONLINE)
+    store.push("reads", frame([(1, ["c"], [ago(days=1)], NOW)]))
     store.push("reads", frame([(1, ["d"], [NOW], NOW)]))
     assert read(store)[0][0] == ["d", "c", "b", "late"]
 
@@ -112,9 +111,7 @@ def test_items_without_times_of_their_own_have_that_of_their_row(make_store, tmp
     store = make_store(list_view(times=False))
     store.write_to_online_store("history", frame([(1, ["a", "b"], None, ago(days=1))]))
     store.write_to_online_store("history", frame([(1, ["c"], None, ago(days=2))]))
-    assert store.get_online_features(["history:read"], [{"user_id": 1}]).to_dict()["read"] == [
-        ["b", "a", "c"]
-    ]
+    assert read_users(store, ["history:read"], [1])["read"] == [["b", "a", "c"]]
     assert SketchReader(store.repo_path, "history").lists("read", [1]).timestamps.tolist() == [
         moment.replace(tzinfo=None) for moment in (ago(days=1), ago(days=1), ago(days=2))
     ]
@@ -193,7 +190,7 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
         (lambda: lists.add(["x"], ["a"]), "not entities of feature view 'history'"),
         (
             lambda: lists.add([1], ["a"], [4e11]),
-            "row 0 for the list 'read' of feature view 'history' has .* 400000000000.0, .* after the year",
+            "row 0 for the list 'read' of .* 400000000000.0, .* after the year",
         ),
         (
             lambda: lists.add([1, 2], ["a", "b"], [0.5, np.nan]),
@@ -224,9 +221,7 @@ def test_lists_refuse_what_they_cannot_keep(store, tmp_path):
     assert lists.get([1]).to_arrow().to_pylist() == [[]]
     with pytest.raises(UnsupportedFeatureError, match=r"no list 'read_at'; its lists are \['read'\]"):
         Lists(store, "history", "read_at")
-    config = tmp_path / "feature_store.yaml"
-    config.write_text(config.read_text().replace("type: sketch", "type: sketch\n  read_only: true"))
-    replica = Lists(tmp_path, "history", "read")
+    replica = Lists(another(tmp_path, read_only=True), "history", "read")
     with pytest.raises(StorageError, match="read_only: true"):
         replica.add([1], ["a"])
 
@@ -364,10 +359,8 @@ def shown_by(store, user, limit=None):
     assert reader.arrow("read", [user]).to_pylist()[0] == read(store, [user])[0][0]
     together = reader.lists("read", [user, 999], limit=limit).to_arrow().to_pylist()
     assert together == lists.get([user, 999], limit=limit).to_arrow().to_pylist()
-    ways = [
-        together[0],
-        *(reader.lists("read", u, limit=limit).to_arrow().to_pylist()[0] for u in (user, [user])),
-    ]
+    alone = (reader.lists("read", u, limit=limit).to_arrow().to_pylist()[0] for u in (user, [user]))
+    ways = [together[0], *alone]
     if limit is None:
         assert everything == {*ways[0]}
         ways.append(read(store, [user])[0][0])
@@ -386,11 +379,7 @@ def test_all_reads_show_the_limit_and_a_removal_brings_older_items_back(
     lists.add([1] * 5, [*"abcde"], [ago(hours=hours) for hours in (5, 4, 3, 2, 1)])
     if 1 in seals:
         assert view.seal()
-    assert (shown_by(store, 1), shown_by(store, 1, 1), shown_by(store, 1, 9)) == (
-        ["e", "d"],
-        ["e"],
-        ["e", "d"],
-    )
+    assert [shown_by(store, 1, limit) for limit in (None, 1, 9)] == [["e", "d"], ["e"], ["e", "d"]]
     lists.remove([1] * 2, ["e", "d"])
     for _ in range(2):
         assert (shown_by(store, 1), shown_by(store, 1, 1)) == (["c", "b"], ["c"])
@@ -457,7 +446,7 @@ def _reader_of(repo):
 
     def read_now(user):
         store.refresh_registry()
-        return store.get_online_features(["history:read"], [{"user_id": user}]).to_dict()["read"][0]
+        return read_users(store, ["history:read"], [user])["read"][0]
 
     return read_now
 
@@ -480,7 +469,7 @@ def test_a_new_version_is_filled_and_then_switched_to_without_a_gap(make_store, 
         switched = list_view(version="v1")
         store.apply([switched])
         assert ask(1) == ["d", "c"]
-    current = Lists(FeatureStore(repo_path=str(tmp_path)), "history", "read")
+    current = Lists(another(tmp_path), "history", "read")
     current.add([1], ["e"], [ago(hours=1)])
     assert current.get([1]).to_arrow().to_pylist() == new.get([1]).to_arrow().to_pylist() == [["e", "d"]]
     assert old.get([1]).to_arrow().to_pylist() == [["d", "c", "b", "a"]]
@@ -566,6 +555,6 @@ def test_what_is_applied_later_counts_once_the_registry_is_refreshed(store, ttl,
     lists = Lists(store, "history", "read")
     lists.add([1, 1], ["a", "b"], [ago(days=5), ago(days=3)])
     assert lists.get([1]).to_arrow().to_pylist() == [["b", "a"]]
-    FeatureStore(repo_path=store.repo_path).apply([list_view(tags, ttl=ttl)])
+    another(store).apply([list_view(tags, ttl=ttl)])
     store.refresh_registry()
     assert lists.get([1]).to_arrow().to_pylist() == read(store, [1])[0] == [shown]

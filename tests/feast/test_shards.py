@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
-from feast import FeatureStore
-from feast.types import Array, Float32, Float64, Set, String
+from feast.types import Set, String
 
 from feast_sketch_store import SketchReader, open_view
 from feast_sketch_store.engines import seal_job
@@ -26,7 +25,7 @@ from feast_sketch_store.view.shard_map import shards_of
 from feast_sketch_store.view.view_file import ViewFile
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length, combined
-from tests.helpers.repository import make_repository, make_view, materialize, read_users, run_cli
+from tests.helpers.repository import another, make_repository, make_view, materialize, read_users, run_cli
 
 pytestmark = pytest.mark.slow
 
@@ -50,17 +49,11 @@ def storage_of(store):
     return online_store_of(store).storage(store.config, store.get_feature_view("history"))
 
 
-def make_store(folder, num_shards=4, compaction=None, tags=None, fields=None):
+def make_store(folder, num_shards=4, compaction={"min_rows": 100}, tags=None):  # noqa: B006 - it is read
     """A repository with a view of 200 users, applied and not filled."""
-    return make_repository(
-        folder,
-        make_view(fields or {"viewed": Set(String), "country": String}, tags=tags),
-        rows=frame_of(range(NUM_USERS)),
-        refresh=0,
-        compaction=compaction or {"min_rows": 100},
-        structure="sets",
-        shards=num_shards,
-    )
+    view = make_view({"viewed": Set(String), "country": String}, tags=tags)
+    options = {"refresh": 0, "compaction": compaction, "structure": "sets", "shards": num_shards}
+    return make_repository(folder, view, rows=frame_of(range(NUM_USERS)), **options)
 
 
 def fill(store):
@@ -103,22 +96,16 @@ def test_inspect_tells_of_all_shards(repositories):
 
 def test_entities_of_shards_that_are_not_served_are_deleted_and_counted(tmp_path):
     fill(make_store(tmp_path))
-    yaml = tmp_path / "feature_store.yaml"
-    yaml.write_text(yaml.read_text().replace("shards: 4", "shards: {count: 4, serve: [0]}"))
+    part = another(tmp_path, shards={"count": 4, "serve": [0]})
     asked = [{"user_id": user} for user in (*range(8), NUM_USERS)]
-    deleted = maintenance.delete(FeatureStore(repo_path=str(tmp_path)), "history", asked)
+    deleted = maintenance.delete(part, "history", asked)
     assert (deleted.found, deleted.not_found) == (8, asked[-1:])
 
 
 def test_a_repository_may_serve_a_part(repositories, tmp_path):
-    folder = repositories[1].repo_path
-    yaml = (folder / "feature_store.yaml").read_text()
-    registry, rows = folder / "registry.db", folder / "sketch"
-    yaml = yaml.replace("registry.db", str(registry)).replace("path: sketch", f"path: {rows}")
-    (tmp_path / "feature_store.yaml").write_text(
-        yaml.replace("shards: 4", "shards: {count: 4, serve: [0, 2]}")
-    )
-    part = FeatureStore(repo_path=str(tmp_path))
+    folder, shards = repositories[1].repo_path, {"count": 4, "serve": [0, 2]}
+    options = {"path": str(folder / "sketch"), "structure": "sets", "shards": shards}
+    part = make_repository(tmp_path, registry=str(folder / "registry.db"), **options)
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     ours, theirs = np.flatnonzero(numbers % 2 == 0), np.flatnonzero(numbers == 3)
     assert online(part, ours) == online(repositories[1], ours)
@@ -135,23 +122,6 @@ def test_a_tag_sets_the_shards_of_a_view(tmp_path, caplog):
     assert len(open_view(store, "history").shards) == 8
     make_store(tmp_path, 1)
     assert re.search(r"has 8 shards, but its settings say 1.*reshard history --shards 1", caplog.text)
-
-
-def test_vectors_and_numbers_are_kept_exactly_in_shards(tmp_path):
-    store = make_store(tmp_path, fields={"vector": Array(Float32), "price": Float64})
-    rows = pd.DataFrame(
-        {
-            "user_id": range(20),
-            "vector": [[u + 0.5, 2.0] for u in range(20)],
-            "price": [u / 7 for u in range(20)],
-            "event": EVENT,
-        }
-    )
-    store.write_to_online_store("history", rows)
-    open_view(store, "history").seal()
-    found = read_users(store, ["history:vector", "history:price"], range(20))
-    assert found["vector"] == rows["vector"].tolist()
-    assert found["price"] == rows["price"].tolist()
 
 
 def test_the_life_of_a_view_with_shards(tmp_path):
@@ -185,11 +155,13 @@ def test_verification_finds_rows_in_the_wrong_shard(tmp_path):
 
 def reshard(folder, number):
     """Divide the rows, and set the number as the command tells to: a repository as it is opened then."""
-    store = FeatureStore(repo_path=str(folder))
-    entities = resharding.reshard(store, "history", number, wait=lambda seconds: None)
-    yaml = folder / "feature_store.yaml"
-    yaml.write_text(re.sub(r"shards: [0-9]+", f"shards: {number}", yaml.read_text()))
-    return entities, FeatureStore(repo_path=str(folder))
+    entities = move(folder, number)
+    return entities, another(folder, shards=number)
+
+
+def move(folder, number, wait=lambda seconds: None):
+    """Divide the rows in a process of its own."""
+    return resharding.reshard(another(folder), "history", number, wait)
 
 
 def test_rows_are_divided_anew(tmp_path):
@@ -222,7 +194,7 @@ def write(store):
 
 def test_writes_are_refused_while_rows_move(tmp_path):
     store = fill(make_store(tmp_path, 1))
-    writer = FeatureStore(repo_path=str(tmp_path))
+    writer = another(tmp_path)
     writer.write_to_online_store("history", frame_of([7], "IT"))
     refused = []
 
@@ -256,7 +228,7 @@ def kill_a_move(tmp_path, monkeypatch):
 
             patch.setattr(resharding, "_fill", fill_and_die)
             with pytest.raises(Killed):
-                resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", number, lambda s: None)
+                move(tmp_path, number)
 
     return run
 
@@ -267,7 +239,7 @@ def test_a_move_that_was_killed_can_be_taken_back(tmp_path, kill_a_move, number)
     kill_a_move(8)
     with pytest.raises(ShardError, match=f"or with {number} to leave the rows where they are"):
         write(store)
-    beside = FeatureStore(repo_path=str(tmp_path))  # opened while the rows seem to move
+    beside = another(tmp_path)  # opened while the rows seem to move
     found = maintenance.verify(beside, "history")
     assert [f"or with {number} to leave" in problem for problem in found.problems] == [True]
     assert found.leftovers == []  # which a vacuum would not remove
@@ -290,8 +262,8 @@ def test_a_move_that_was_killed_is_done_by_the_next_run(tmp_path, kill_a_move, n
     with monkeypatch.context() as patch:  # which may fail too, and then lets writers go on
         patch.setattr(resharding.joint_seal, "seal_bases", fails)
         with pytest.raises(StorageError, match="the disk is full"):
-            resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 8, lambda seconds: None)
-    write(FeatureStore(repo_path=str(tmp_path)))
+            move(tmp_path, 8)
+    write(another(tmp_path))
     _, divided = reshard(tmp_path, 8)
     assert online(divided, range(NUM_USERS))["viewed"] == expected["viewed"]
     assert online(divided, [1])["country"] == ["DE"]
@@ -306,7 +278,7 @@ def test_readers_follow_a_move_that_was_killed_while_it_told_them(tmp_path, numb
     """Its new shards count already; nobody writes to them until all readers are told."""
     number, told = numbers
     store = fill(make_store(tmp_path, number))
-    before = FeatureStore(repo_path=str(tmp_path))
+    before = another(tmp_path)
     assert online(before, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
     real, folders = resharding.SnapshotFolder.note_move, []
 
@@ -319,8 +291,8 @@ def test_readers_follow_a_move_that_was_killed_while_it_told_them(tmp_path, numb
     with monkeypatch.context() as patch:
         patch.setattr(resharding.SnapshotFolder, "note_move", tell_or_die)
         with pytest.raises(Killed):
-            resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 8, lambda s: None)
-    for one in (store, FeatureStore(repo_path=str(tmp_path))):
+            move(tmp_path, 8)
+    for one in (store, another(tmp_path)):
         with pytest.raises(ShardError, match="or with 8 to leave the rows where they are"):
             write(one)
         assert online(one, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
@@ -328,12 +300,12 @@ def test_readers_follow_a_move_that_was_killed_while_it_told_them(tmp_path, numb
         with monkeypatch.context() as patch:
             patch.setattr(resharding.joint_seal, "seal_bases", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
-                resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 2, lambda s: None)
+                move(tmp_path, 2)
     else:
         assert reshard(tmp_path, 8 if again == "the same" else 2)[0] == NUM_USERS
     changed = [*range(NUM_USERS)]
-    FeatureStore(repo_path=str(tmp_path)).write_to_online_store("history", frame_of(changed, "DE"))
-    for one in (before, store, FeatureStore(repo_path=str(tmp_path))):
+    another(tmp_path).write_to_online_store("history", frame_of(changed, "DE"))
+    for one in (before, store, another(tmp_path)):
         assert online(one, changed)["country"] == ["DE"] * NUM_USERS
     assert maintenance.verify(store, "history").problems == []
 
@@ -353,7 +325,7 @@ def test_two_moves_do_not_overtake_each_other(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="another process divided its rows into 8 shards just now"):
         resharding.reshard(store, "history", 4, lambda seconds: None)
     monkeypatch.undo()
-    divided = FeatureStore(repo_path=str(tmp_path))
+    divided = another(tmp_path)
     assert online(divided, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
     assert maintenance.verify(divided, "history").problems == []
 
@@ -378,7 +350,7 @@ def test_verification_misses_the_folder_of_a_shard(tmp_path):
     store = fill(make_store(tmp_path, 2))
     assert maintenance.verify(store, "history").problems == []
     shutil.rmtree(tmp_path / "sketch/shop/history/shards-0-2/01")
-    (problem,) = maintenance.verify(FeatureStore(repo_path=str(tmp_path)), "history").problems
+    (problem,) = maintenance.verify(another(tmp_path), "history").problems
     assert "the shards 1 have no rows, and all others have" in problem
 
 
@@ -421,7 +393,7 @@ def test_reads_are_held_at_a_snapshot_of_each_shard(tmp_path):
     assert maintenance.inspect(store, "history").is_pinned
     assert online(store, range(20)) == before
     store.write_to_online_store("history", frame_of(range(20), "ES"))
-    assert online(FeatureStore(repo_path=str(tmp_path)), range(20)) == before
+    assert online(another(tmp_path), range(20)) == before
     assert maintenance.unpin(store, "history")
     assert online(store, [3])["country"] == ["ES"]
     with pytest.raises(SettingsError, match=r"shards-0-4/01: there is no snapshot of version 9; there are"):
@@ -466,7 +438,7 @@ def test_files_of_tasks_are_committed_in_their_shards(tmp_path):
     )[1]
     reports = [file.to_report() for file in view.stage([table[:90], table[90:]], "job-1-")]
     list(view.stage([table], "job-2-"))  # of a task that ran again
-    other = open_view(FeatureStore(repo_path=str(tmp_path)), "history")
+    other = open_view(another(tmp_path), "history")
     assert online(store, [5])["country"] == [None]
     other.commit_staged([other.staged(entry) for entry in reports])
     assert other.discard_staged("job-") == 4
@@ -520,9 +492,9 @@ def test_a_seal_by_tasks_that_waited_for_a_division_seals_the_new_shards(tmp_pat
             time.sleep(0.001)
 
     with ThreadPoolExecutor(1) as pool:
-        resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 2, seal_meanwhile)
+        move(tmp_path, 2, seal_meanwhile)
         assert sealed[0].result(60)
-    divided = FeatureStore(repo_path=str(tmp_path))
+    divided = another(tmp_path)
     parts = open_view(divided, "history").shards.values()
     assert [len(part.snapshots.list()) for part in parts] == [2, 2]
     assert online(divided, range(NUM_USERS))["country"] == ["FR"] * NUM_USERS
@@ -536,7 +508,7 @@ def test_a_task_that_runs_again_after_a_division_says_that_its_shard_is_gone(tmp
         return in_turns(task, requests)
 
     assert seal_job.seal_by(store, "history", run)
-    resharding.reshard(FeatureStore(repo_path=str(tmp_path)), "history", 2, lambda seconds: None)
+    move(tmp_path, 2)
     for task, request in asked:
         with pytest.raises(StorageError, match="divided into other shards meanwhile; seal again"):
             task(request)
@@ -579,7 +551,7 @@ def test_seals_of_two_processes_do_not_meet(tmp_path, number):
     met = []
 
     def run(task, requests):
-        other = FeatureStore(repo_path=str(tmp_path))
+        other = another(tmp_path)
         online_store_of(other).lock_timeout_seconds = 0.0
         with pytest.raises(StorageError, match="another process is sealing this view"):
             seal_job.seal_by(other, "history", in_turns)

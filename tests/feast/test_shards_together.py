@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 import pytest
-from feast import FeatureStore, Field
+from feast import Field
 from feast.types import Array, Float64, Int64, Set, String, UnixTimestamp
 
 from feast_sketch_store import Lists, SketchReader, open_view
@@ -22,7 +22,7 @@ from feast_sketch_store.planning.planner import plan_view
 from feast_sketch_store.planning.source import PlannedView, sample_view
 from feast_sketch_store.view.shard_map import shards_of
 from tests.helpers.keys import user_hashes
-from tests.helpers.repository import make_repository, make_view, read_users
+from tests.helpers.repository import another, make_repository, make_view, read_users
 
 pytestmark = pytest.mark.slow
 
@@ -85,8 +85,12 @@ def pair(tmp_path):
     return lambda fields, **more: [make(tmp_path / str(n), n, fields, **more) for n in (1, 4)]
 
 
-def fill(store, names):
+def write(store, *names):
     store.write_to_online_store("history", rows()[["user_id", *names, "event"]])
+
+
+def fill(store, *names):
+    write(store, *names)
     assert maintenance.seal(store, "history")
 
 
@@ -120,7 +124,7 @@ def test_bins_are_those_of_all_rows(pair, seal):
     names = [field.name for field in BINNED]
     whole, sharded = pair(BINNED)
     for store in (whole, sharded):
-        store.write_to_online_store("history", rows()[["user_id", *names, "event"]])
+        write(store, *names)
     assert maintenance.seal(whole, "history")
     assert seal(sharded, "history")
     assert online(sharded, names) == online(whole, names)
@@ -180,7 +184,7 @@ def test_rows_of_a_shard_that_had_none_show_what_those_of_others_do(pair, seal, 
         "score": online(whole, ["score"], others)["score"],
     }
     assert None not in wanted["score"]
-    again = FeatureStore(repo_path=sharded.repo_path)
+    again = another(sharded)
     assert online(sharded, names, others) == online(again, names, others) == wanted
     reader = SketchReader(sharded.repo_path, "history")
     found = reader.csr("viewed", others)
@@ -205,8 +209,7 @@ def test_a_move_leaves_no_shard_without_what_all_share(pair):
 
 def test_a_rebuild_may_leave_a_shard_without_rows(pair):
     _, sharded = pair([VIEWED])
-    sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
-    assert maintenance.seal(sharded, "history")
+    fill(sharded, "viewed")
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     kept = np.flatnonzero(numbers != 2)
     rows(kept).to_parquet(f"{sharded.repo_path}/rows.parquet")
@@ -226,7 +229,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     size = 2_600
     tags = {"sketch.target": f"{size}B", "sketch.structure": structure}
     whole, sharded = pair([Field(name="viewed", dtype=Set(Int64), tags=tags)])
-    sharded.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+    write(sharded, "viewed")
     assert seal(sharded, "history")
     parts = open_view(sharded, "history").shards.values()
     layers = [part.state.sealed for part in parts]
@@ -238,7 +241,7 @@ def test_the_memory_of_a_feature_is_that_of_all_shards(pair, seal, structure):
     vocabularies = [layer.numbering("viewed").values.to_pylist() for layer in layers]
     assert all(values == vocabularies[0] for values in vocabularies)
     if structure == "sets":  # each shard has its copy of the vocabulary, so fewer values are left
-        fill(whole, ["viewed"])
+        fill(whole, "viewed")
         (only,) = open_view(whole, "history").shards.values()
         left = only.state.sealed.numbering("viewed").values.to_pylist()
         assert 0 < len(vocabularies[0]) <= len(left) < NUM_VALUES
@@ -255,7 +258,7 @@ def test_too_little_memory_for_a_shard_is_told_in_bytes_of_the_view(pair, seal):
     text = "view 'history': feature 'viewed' cannot be kept for a memory of 100 bytes: .* at least ([0-9,]+)"
     least = []
     for store in (whole, sharded):
-        store.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+        write(store, "viewed")
         with pytest.raises(SettingsError, match=text) as raised:
             seal(store, "history")
         least.append(int(re.search(text, str(raised.value))[1].replace(",", "")))
@@ -319,9 +322,7 @@ def test_lists_are_divided_anew(pair):
     events(whole)
     expected = online(whole, ["read", "read_at"], range(50))
     reshard(whole, "history", 8, lambda seconds: None)
-    yaml = whole.repo_path / "feature_store.yaml"
-    yaml.write_text(yaml.read_text().replace("shards: 1", "shards: 8"))
-    moved = FeatureStore(repo_path=str(whole.repo_path))
+    moved = another(whole, shards=8)
     assert len(open_view(moved, "history").shards) == 8
     assert online(moved, ["read", "read_at"], range(50)) == expected
 
@@ -336,7 +337,7 @@ def values_of(sample):
 def test_a_plan_is_made_from_the_rows_of_all_shards(pair):
     stores = pair([VIEWED])
     for store in stores:
-        fill(store, ["viewed"])
+        fill(store, "viewed")
     samples = [sample_view(PlannedView.open(store, "history"), 150, None, False)[0] for store in stores]
     assert samples[1].num_entities == samples[0].num_entities == NUM_USERS
     assert samples[1].known_facts == samples[0].known_facts
@@ -349,7 +350,7 @@ def test_a_plan_is_made_from_the_rows_of_all_shards(pair):
 def test_rows_are_imported_into_shards(tmp_path):
     other = tmp_path / "other"
     filled = make_repository(other, make_view([VIEWED]), rows=rows(), type="sqlite", path="online.db")
-    filled.write_to_online_store("history", rows()[["user_id", "viewed", "event"]])
+    write(filled, "viewed")
     store = make(tmp_path / "ours", 4, [VIEWED])
     newer = rows(range(2))[["user_id", "viewed", "event"]].assign(event=NOON + timedelta(hours=1))
     newer["viewed"] = [[999], [998]]

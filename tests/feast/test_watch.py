@@ -8,10 +8,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 
-import pandas as pd
 import pytest
-import yaml
-from feast import FeatureStore
 from feast.types import Set, String
 
 from feast_sketch_store import open_view
@@ -20,7 +17,7 @@ from feast_sketch_store.operations import maintenance
 from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.processes import PATIENCE_SECONDS, start_command
-from tests.helpers.repository import make_repository, make_view
+from tests.helpers.repository import another, make_repository, make_view, push
 
 pytestmark = pytest.mark.slow
 
@@ -35,14 +32,9 @@ def store(tmp_path):
     return make_repository(tmp_path, *views, compaction={"min_rows": 1_000_000})
 
 
-def push(store, view, users):
-    frame = pd.DataFrame({"user_id": users, "viewed": [[f"a{u}"] for u in users], "event": EVENT})
-    store.push(f"{view} clicks", frame)
-
-
-def another(store):
-    """The same repository as another process opens it."""
-    return FeatureStore(repo_path=str(store.repo_path))
+def push_users(store, view, first, stop):
+    users = range(first, stop)
+    push(store, f"{view} clicks", user_id=users, viewed=[[f"a{u}"] for u in users], event=EVENT)
 
 
 class Watch:
@@ -82,21 +74,21 @@ def test_a_replica_is_refused_at_once(store):
 
 def test_it_seals_each_view_when_it_is_time_to(store):
     with Watch(another(store), policy=SealPolicy(0.5, 10)) as watch:
-        push(store, "history", list(range(11)))
+        push_users(store, "history", 0, 11)
         watch.wait_for(1)
-        push(store, "other", list(range(11)))
+        push_users(store, "other", 0, 11)
         watch.wait_for(2)
-        push(store, "history", list(range(11, 31)))
+        push_users(store, "history", 11, 31)
         watch.wait_for(3)
     assert watch.sealed == ["history", "other", "history"]
     assert open_view(store, "history").stats().sealed_entities == 31
-    push(store, "history", list(range(31, 100)))
+    push_users(store, "history", 31, 100)
     assert open_view(store, "history").stats().sealed_entities == 31, "it has ended"
 
 
 def test_a_view_that_is_not_named_is_left_alone(store):
     for view in VIEWS:
-        push(store, view, list(range(11)))
+        push_users(store, view, 0, 11)
     with Watch(another(store), ["other"], SealPolicy(0.5, 10)) as watch:
         watch.wait_for(1)
     assert watch.sealed == ["other"]
@@ -118,7 +110,7 @@ def test_a_seal_that_fails_is_told_once_and_tried_again(store, monkeypatch, capl
         return seal(view, *arguments)
 
     monkeypatch.setattr(View, "_seal", fail_thrice)
-    push(store, "history", list(range(11)))
+    push_users(store, "history", 0, 11)
     with Watch(another(store), policy=SealPolicy(0.5, 10)) as watch:
         watch.wait_for(1)
     assert len(failures) == 3
@@ -131,7 +123,7 @@ def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(s
     code = "import sys; from feast_sketch_store.cli import cli; cli(sys.argv[1:])"
     options = ["--watch", "--interval", "0.05", "--min-rows", "10", "--share", "0.5", "--json"]
     command = [sys.executable, "-W", "ignore", "-c", code, "-c", str(store.repo_path), "seal", *options]
-    push(store, "history", list(range(11)))
+    push_users(store, "history", 0, 11)
     reading, writing = os.pipe()
     process = start_command(command, stdout=writing)
     os.close(writing)
@@ -141,7 +133,7 @@ def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(s
             own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
             assert os.getpriority(os.PRIO_PROCESS, process.pid) == max(10, own)
         for first in range(11, 40):
-            push(store, "history", [first])
+            push_users(store, "history", first, first + 1)
         assert json.loads(printed.readline())["view"] == "history"
         os.kill(process.pid, number)
         process.join(PATIENCE_SECONDS)
@@ -152,13 +144,9 @@ def test_the_command_seals_what_another_process_writes_until_it_is_interrupted(s
 
 
 def test_with_seal_job_writes_only_append(store):
-    settings = store.repo_path / "feature_store.yaml"
-    options = yaml.safe_load(settings.read_text())
-    options["online_store"]["compaction"] = "job"
-    settings.write_text(yaml.safe_dump(options))
-    writer = another(store)
-    push(writer, "history", list(range(11)))
-    push(writer, "history", list(range(11, 1100)))
+    writer = another(store, compaction="job")
+    push_users(writer, "history", 0, 11)
+    push_users(writer, "history", 11, 1100)
     view = open_view(writer, "history")
     view.settle()
     assert view.stats().sealed_entities == 0

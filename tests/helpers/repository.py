@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 from feast import Entity, FeatureStore, FeatureView, Field, FileSource, PushSource, ValueType
-from feast.data_source import DataSource
+from feast.data_source import DataSource, PushMode
 from feast.repo_config import RepoConfig
 from feast.types import FeastType
 
@@ -80,6 +80,25 @@ def copy_repository(made: Path, folder: Path) -> FeatureStore:
     """A copy of what `make_repository` made, with all that was written to it; opens it."""
     shutil.copytree(made, folder, dirs_exist_ok=True)
     return FeatureStore(repo_path=str(folder))
+
+
+def another(place: FeatureStore | Path, **options: Any) -> FeatureStore:
+    """The repository in a folder, or of a store, as another process opens it.
+
+    ``options`` are written into the section of its online store before; ``type`` replaces that.
+    """
+    folder = place if isinstance(place, Path) else Path(place.repo_path)
+    if options:
+        path = folder / "feature_store.yaml"
+        settings = yaml.safe_load(path.read_text())
+        kept = {} if "type" in options else settings["online_store"]
+        path.write_text(yaml.safe_dump({**settings, "online_store": {**kept, **options}}))
+    return FeatureStore(repo_path=str(folder))
+
+
+def push(store: FeatureStore, source: str = "clicks", **columns: Any) -> None:
+    """Push rows to the online store; a value that is no list is that of all rows."""
+    store.push(source, pd.DataFrame(columns), to=PushMode.ONLINE)
 
 
 def make_view(
