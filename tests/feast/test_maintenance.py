@@ -13,7 +13,6 @@ from functools import partial
 import pandas as pd
 import pytest
 from feast import FeatureStore, Field, PushSource
-from feast.data_source import PushMode
 from feast.labeling import LabelView
 from feast.on_demand_feature_view import on_demand_feature_view
 from feast.types import Int64, Set, String
@@ -30,10 +29,12 @@ from tests.helpers.processes import run_command
 from tests.helpers.repository import (
     ROWS,
     USER,
+    another,
     copy_repository,
     make_repository,
     make_view,
     materialize,
+    push,
     read_users,
     run_cli,
 )
@@ -90,19 +91,13 @@ def run(store):
     return partial(run_cli, store.repo_path)
 
 
-def push(store, users, event, source="clicks"):
+def push_italians(store, users, event, source="clicks"):
     users = list(users)
-    frame = {"user_id": users, "viewed": [["x", "y"]] * len(users), "country": "IT", "event": event}
-    store.push(source, pd.DataFrame(frame), to=PushMode.ONLINE)
+    push(store, source, user_id=users, viewed=[["x", "y"]] * len(users), country="IT", event=event)
 
 
 def countries(store, *users):
     return read_users(store, ["history:country"], users)["country"]
-
-
-def another(store):
-    """The same repository as another process opens it."""
-    return FeatureStore(repo_path=str(store.repo_path))
 
 
 # Killed when the new rows are in the staging folder, or while that is being removed.
@@ -152,9 +147,9 @@ class TestInspect:
             pytest.skip("the system does not tell")
         monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
         store.config.online_store.compaction = Compaction(by_job=True)
-        push(store, range(9), EVENT + timedelta(hours=1), "scratch")
+        push_italians(store, range(9), EVENT + timedelta(hours=1), "scratch")
         few = maintenance.inspect(store, "scratch")
-        push(store, range(100_000, 120_000), EVENT + timedelta(hours=1), "scratch")
+        push_italians(store, range(100_000, 120_000), EVENT + timedelta(hours=1), "scratch")
         many = maintenance.inspect(store, "scratch")
         assert many.unsealed_rows == 20_009
         more = many.memory_bytes - few.memory_bytes
@@ -189,7 +184,7 @@ class TestInspect:
         """A new user, a newer row of a known one, one that is deleted, and one that is deleted and new."""
         before = maintenance.inspect(store, "history")
         users, later = [5, 10**6, 10**6 + 1], EVENT + timedelta(hours=3)
-        push(store, users, later)
+        push_italians(store, users, later)
         maintenance.delete(store, "history", [{"user_id": 7}, {"user_id": 10**6 + 1}])
         report = maintenance.inspect(store, "history")
         assert report.entities == before.entities  # one more, one less
@@ -200,7 +195,7 @@ class TestInspect:
 
     def test_rows_of_a_delta_count(self, store):
         """As before the delta; it has values that the base lacks."""
-        push(store, [5, 10**6], EVENT + timedelta(hours=3))
+        push_italians(store, [5, 10**6], EVENT + timedelta(hours=3))
         before = maintenance.inspect(store, "history")
         opened = open_view(store, "history")
         assert opened.seal(as_delta=True)
@@ -213,7 +208,7 @@ class TestInspect:
         assert report.bits_per_fact == pytest.approx(8 * report.memory_bytes / report.facts)
 
     def test_a_view_that_was_never_sealed(self, store):
-        push(store, range(9), EVENT + timedelta(hours=1), "scratch")
+        push_italians(store, range(9), EVENT + timedelta(hours=1), "scratch")
         report = maintenance.inspect(store, "scratch")
         assert (report.entities, report.facts, report.unsealed_rows) == (9, 27, 9)
         assert (report.newest_event, report.bits_per_fact) == ((EVENT + timedelta(hours=1)).isoformat(), None)
@@ -225,8 +220,8 @@ class TestInspect:
         store.config.online_store.ttl = Ttl(expire=True)
         store.apply([view])
         assert maintenance.inspect(store, "history").expired_rows == NUM_USERS
-        push(store, [1, 2, 10**6], EVENT + timedelta(hours=2))
-        push(store, [10**6 + 1], EVENT)
+        push_italians(store, [1, 2, 10**6], EVENT + timedelta(hours=2))
+        push_italians(store, [10**6 + 1], EVENT)
         report = maintenance.inspect(store, "history")
         assert (report.expired_rows, report.entities) == (NUM_USERS - 2 + 1, NUM_USERS + 2)
 
@@ -254,7 +249,7 @@ class TestDelete:
         assert countries(another(store), 1, 2, 3, 4) == [None, None, None, "FR"]
 
     def test_what_is_not_found_is_told(self, run, store):
-        push(store, [10**6], EVENT)
+        push_italians(store, [10**6], EVENT)
         done = run("delete", "history", "user_id=3", "user_id=77777", f"user_id={10**6}")
         assert done.stdout.split()[-3:] == ["history", "2", "1"]
         assert "not found: user_id=77777" in done.stderr
@@ -350,8 +345,8 @@ class TestRebuild:
 
     def test_rows_that_were_only_pushed_are_counted_and_asked_about(self, run, store):
         """Three are new, two are newer than in the offline store, one is as old as there."""
-        push(store, [10**6, 10**6 + 1, 10**6 + 2, 1, 2], EVENT + timedelta(hours=1))
-        push(store, [3], EVENT)
+        push_italians(store, [10**6, 10**6 + 1, 10**6 + 2, 1, 2], EVENT + timedelta(hours=1))
+        push_italians(store, [3], EVENT)
         reported = "lacks 3 entities that the view has, and has an older row than the view for 2 others"
         for answer in ("", "n\n"):  # no terminal, and a no
             error = run("rebuild", "history", input=answer, status=1).stderr
@@ -364,10 +359,8 @@ class TestRebuild:
 
     def test_afterwards_life_goes_on(self, store):
         maintenance.rebuild(store, "history")
-        row = {"user_id": [5], "viewed": [["z"]], "country": ["IT"], "event": [EVENT + timedelta(hours=1)]}
-        store.push("clicks", pd.DataFrame(row), to=PushMode.ONLINE)
-        late = {**row, "user_id": [6], "event": [EVENT - timedelta(hours=1)]}
-        store.push("clicks", pd.DataFrame(late), to=PushMode.ONLINE)
+        push_italians(store, [5], EVENT + timedelta(hours=1))
+        push_italians(store, [6], EVENT - timedelta(hours=1))  # late
         assert countries(store, 5, 6) == countries(another(store), 5, 6) == ["IT", "FR"]
         assert maintenance.seal(store, "history")
         assert countries(store, 5, 6) == countries(another(store), 5, 6) == ["IT", "FR"]
@@ -384,10 +377,8 @@ class TestRebuild:
         def materialize_and_look(self, *arguments, **options):
             materialize(self, *arguments, **options)
             seen.append(countries(reader, 1, 2, 3))
-            row = {"viewed": [["z"]], "country": ["IT"]}
-            for user, event in ((2, EVENT + timedelta(days=2)), (3, EVENT - timedelta(1))):
-                frame = pd.DataFrame({**row, "user_id": [user], "event": [event]})
-                writer.push("clicks", frame, to=PushMode.ONLINE)
+            push_italians(writer, [2], EVENT + timedelta(days=2))
+            push_italians(writer, [3], EVENT - timedelta(1))
             maintenance.delete(writer, "history", [{"user_id": 4}])
             seen.append(countries(reader, 1, 2, 3, 4))
             online_store_of(writer).lock_timeout_seconds = 0.0
@@ -574,7 +565,7 @@ def test_views_of_every_kind_are_kept_up(tmp_path, caplog):
     kept = ["history", "labels", "on_write"]
     assert maintenance.views_of(store) == kept
     assert maintenance.seal(store, "on_write")
-    fresh = FeatureStore(repo_path=str(tmp_path))
+    fresh = another(tmp_path)
     asyncio.run(fresh.initialize())
     assert sorted(view.name for view in online_store_of(fresh).views.pop_all()) == kept
     assert "is not ready" not in caplog.text
@@ -586,4 +577,4 @@ def test_another_online_store_is_named(tmp_path):
     )
     assert "type: sketch" in run_cli(tmp_path, "inspect", status=1).stderr
     with pytest.raises(SketchStoreError, match="Sqlite"):
-        maintenance.inspect(FeatureStore(repo_path=str(tmp_path)), "x")
+        maintenance.inspect(another(tmp_path), "x")

@@ -12,9 +12,6 @@ from unittest.mock import Mock
 import obstore
 import pandas as pd
 import pytest
-import yaml
-from feast import FeatureStore
-from feast.data_source import PushMode
 from feast.repo_contents import RepoContents
 from feast.repo_operations import registry_dump
 from feast.types import Set, String
@@ -28,7 +25,17 @@ from feast_sketch_store.storage.system import private_bytes
 from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
 from tests.helpers.proxy import proxy
-from tests.helpers.repository import ROWS, USER, make_repository, make_view, materialize, read_users, run_cli
+from tests.helpers.repository import (
+    ROWS,
+    USER,
+    another,
+    make_repository,
+    make_view,
+    materialize,
+    push,
+    read_users,
+    run_cli,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -45,22 +52,21 @@ def url(moto, monkeypatch):
     return f"{moto.bucket()}/a store"
 
 
-def write_repository(folder, server, url):
+def online_store_of(server, url):
+    """Options without credentials."""
     options = {name: value for name, value in server.options.items() if name not in CREDENTIALS}
-    online_store = {
-        "type": "sketch",
-        "path": url,
-        "storage_options": options,
-        "refresh": "0",
-        "compaction": {"min_rows": 100},
-        "target": "error 0.01",
-    }
+    more = {"refresh": "0", "compaction": {"min_rows": 100}, "target": "error 0.01"}
+    return {"path": url, "storage_options": options, **more}
+
+
+def write_repository(folder, server, url):
     rows = {
         "user_id": list(range(NUM_USERS)),
         "viewed": [[f"a{u}", f"a{u + 1}"] for u in range(NUM_USERS)],
         "country": "FR",
         "event": EVENT,
     }
+    online_store = online_store_of(server, url)
     return make_repository(folder, rows=pd.DataFrame(rows), project="Shop", **online_store)
 
 
@@ -78,22 +84,17 @@ def store(tmp_path, moto, url):
 @pytest.fixture
 def replica(store, tmp_path, moto, url):
     """The same store as a replica with a cache, in a repository of its own."""
-    folder = tmp_path / "replica"
-    folder.mkdir()
-    config = yaml.safe_load((tmp_path / "feature_store.yaml").read_text())
-    config["online_store"] |= {"read_only": True, "cache_path": "cache"}
-    config["registry"] = str(tmp_path / "registry.db")
-    (folder / "feature_store.yaml").write_text(yaml.safe_dump(config))
-    return FeatureStore(repo_path=str(folder))
+    options = online_store_of(moto, url) | {"read_only": True, "cache_path": "cache"}
+    registry = str(tmp_path / "registry.db")
+    return make_repository(tmp_path / "replica", project="Shop", registry=registry, **options)
 
 
 def countries(store, *users):
     return read_users(store, ["history:country"], users)["country"]
 
 
-def push(store, user, country, event=EVENT + timedelta(hours=1)):
-    rows = {"user_id": [user], "viewed": [["a1"]], "country": [country], "event": [event]}
-    store.push("clicks", pd.DataFrame(rows), to=PushMode.ONLINE)
+def push_user(store, user, country, event=EVENT + timedelta(hours=1)):
+    push(store, user_id=[user], viewed=[["a1"]], country=country, event=event)
 
 
 def in_another_process(folder, statement):
@@ -110,15 +111,15 @@ def in_another_process(folder, statement):
 def test_a_store_in_a_bucket_lives(store, tmp_path, moto, url):
     assert isinstance(open_view(store, "history").storage, ObjectStorage)
     assert countries(store, 7, 8, NUM_USERS) == ["FR", "FR", None]
-    push(store, 7, "DE")
+    push_user(store, 7, "DE")
     read = (
         "store.get_online_features(['history:country'], [{'user_id': u} for u in (7, 8, 200)])"
         ".to_dict()['country']"
     )
     assert in_another_process(tmp_path, read) == ["DE", "FR", None]
     run_cli(tmp_path, "seal", "history")
-    push(store, 8, "IT")
-    push(store, 9, "late", EVENT - timedelta(hours=1))
+    push_user(store, 8, "IT")
+    push_user(store, 9, "late", EVENT - timedelta(hours=1))
     assert in_another_process(tmp_path, read) == ["DE", "IT", None]
     assert countries(store, 9) == ["FR"]
     assert "200" in run_cli(tmp_path, "inspect", "history").stdout
@@ -133,7 +134,7 @@ def test_a_replica_is_held_at_a_snapshot(store, replica, tmp_path):
     run_cli(tmp_path, "seal", "history")
     assert countries(replica, 7) == ["FR"]
     assert "pinned" in run_cli(tmp_path, "pin", "history").stdout
-    push(store, 7, "DE")
+    push_user(store, 7, "DE")
     run_cli(tmp_path, "seal", "history")
     assert countries(replica, 7) == countries(store, 7) == ["FR"]
     assert "(pinned)" in run_cli(replica.repo_path, "inspect", "history").stdout
@@ -143,7 +144,7 @@ def test_a_replica_is_held_at_a_snapshot(store, replica, tmp_path):
 
 
 def test_a_deleted_row_leaves_no_trace(store, tmp_path, moto, url):
-    push(store, 7, "a country of its own")
+    push_user(store, 7, "a country of its own")
     assert [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
     run_cli(tmp_path, "delete", "history", "user_id=7")
     assert countries(store, 6, 7, 8) == ["FR", None, "FR"]
@@ -151,7 +152,7 @@ def test_a_deleted_row_leaves_no_trace(store, tmp_path, moto, url):
     run_cli(tmp_path, "vacuum", "history")
     assert not [key for key, value in moto.all_bytes(url).items() if b"a country of its own" in value]
     assert countries(store, 6, 7, 8) == ["FR", None, "FR"]
-    push(store, 7, "again")
+    push_user(store, 7, "again")
     assert countries(store, 6, 7, 8) == ["FR", "again", "FR"]
     assert json.loads(run_cli(tmp_path, "verify", "history", "--json").stdout)[0]["problems"] == []
 
@@ -164,15 +165,15 @@ def test_a_removed_view_and_a_project_are_gone(store, tmp_path, moto, url):
     assert not [key for key in moto.all_bytes(url) if "/history/" in key]
     store.apply([USER, view])
     assert countries(store, 7) == [None]
-    push(store, 7, "new")
+    push_user(store, 7, "new")
     assert countries(store, 7, 8) == ["new", None]
     store.teardown()
     assert list(moto.all_bytes(url)) == ["a store/conditions-probe"]
 
 
 def test_a_rebuild_replaces_all_rows(store, tmp_path, url):
-    push(store, 7, "DE")
-    push(store, NUM_USERS + 7, "DE")
+    push_user(store, 7, "DE")
+    push_user(store, NUM_USERS + 7, "DE")
     run_cli(tmp_path, "rebuild", "history", "--yes")
     assert countries(store, 7, 8, NUM_USERS + 7) == ["FR", "FR", None]
     assert not [info.name for info in open_view(store, "history").storage.walk() if "rebuild-" in info.name]
@@ -192,7 +193,7 @@ def test_credentials_are_hidden(moto, url, tmp_path):
     assert config.storage_options["allow_http"].get_secret_value() == "true"
     store = write_repository(tmp_path, moto, url)
     store.apply([USER, history(tmp_path)])
-    push(store, 1, "FR")
+    push_user(store, 1, "FR")
     report = run_cli(tmp_path, "inspect", "history").stdout
     pickled = pickle.dumps(store._get_provider().online_store)
     for text in (report, repr(open_view(store, "history").storage), repr(pickled)):
@@ -202,15 +203,11 @@ def test_credentials_are_hidden(moto, url, tmp_path):
 def test_credentials_of_a_file_are_in_nothing_that_feast_shows(moto, url, tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     write_repository(tmp_path, moto, url)
-    file = tmp_path / "feature_store.yaml"
-    content = yaml.safe_load(file.read_text())
-    content["online_store"]["storage_options"] = moto.options
-    file.write_text(yaml.safe_dump(content))
-    store = FeatureStore(repo_path=str(tmp_path))
+    store = another(tmp_path, storage_options=moto.options)
     view = history(tmp_path)
     plans = store.plan(RepoContents([], [], [view], [], [], [], [USER], [], []))
     store.apply([USER, view])
-    push(store, 1, "FR")
+    push_user(store, 1, "FR")
     texts = [registry_dump(store.config, tmp_path), *map(repr, plans), caplog.text]
     # `repr` of Feast's own `RepoConfig` shows the file as it is, which docs/how_to/object_stores.md says.
     texts += [repr(store.config.online_store), repr(store._get_provider().online_store)]
@@ -236,7 +233,7 @@ def test_reads_go_on_while_the_object_store_is_down(tmp_path, caplog, moto, url)
     with proxy(moto.port) as link:
         store = write_repository(tmp_path, replace(moto, options=link.options(moto.options)), url)
         store.apply([USER, history(tmp_path)])
-        push(store, 1, "FR")
+        push_user(store, 1, "FR")
         assert countries(store, 1) == ["FR"]
     assert countries(store, 1, 2) == ["FR", None]
     assert countries(store, 1, 2) == ["FR", None]
@@ -244,7 +241,7 @@ def test_reads_go_on_while_the_object_store_is_down(tmp_path, caplog, moto, url)
     assert len(reported) == 1
     assert "cannot be reached" in reported[0]
     with pytest.raises(StorageError, match="cannot be reached"):
-        push(store, 1, "DE")
+        push_user(store, 1, "DE")
 
 
 def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url):
@@ -252,7 +249,7 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
     before = moto.all_bytes(url)
     view = history(tmp_path)
     for change in (
-        lambda: push(replica, 7, "DE"),
+        lambda: push_user(replica, 7, "DE"),
         lambda: replica.apply([USER, history(tmp_path)]),
         lambda: open_view(replica, "history").seal(),
         lambda: open_view(replica, "history").vacuum(),
@@ -262,9 +259,9 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
         with pytest.raises(StorageError, match="read_only: true"):
             change()
     assert moto.all_bytes(url) == before
-    push(store, 7, "DE")
+    push_user(store, 7, "DE")
     run_cli(tmp_path, "seal", "history")
-    push(store, 8, "IT")
+    push_user(store, 8, "IT")
     assert countries(replica, 6, 7, 8) == ["FR", "DE", "IT"]
 
 
