@@ -17,7 +17,7 @@ from feast.types import Array, Float32, Int64, Set, String
 from feast_sketch_store import SketchReader
 from feast_sketch_store.errors import SettingsError, StorageError, UnsupportedFeatureError
 from feast_sketch_store.metrics import BACKING_LOOKUPS, BACKING_LOST
-from feast_sketch_store.online_store import open_view
+from feast_sketch_store.online_store import online_store_of, open_view
 from feast_sketch_store.operations import backing as refilling
 from feast_sketch_store.operations import maintenance, resharding
 from feast_sketch_store.operations.entity_history import entity_history
@@ -29,13 +29,22 @@ NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 REFERENCES = ["users:viewed", "users:country", "users:embedding", "users:bio"]
 NUM_USERS = 60
 VERSIONED = {"path": "registry.db", "enable_online_feature_view_versioning": True}
+SQLITE = {"type": "sqlite", "path": "behind.db"}
 
 
-def features(bio_codec="backing"):
-    bio = Field(name="bio", dtype=String, tags={"sketch.codec": bio_codec} if bio_codec else {})
-    viewed = Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": "sets"})
-    country = Field(name="country", dtype=String)
-    return [viewed, country, Field(name="embedding", dtype=Array(Float32)), bio]
+NOTHING = (None, {"bio": Value(), "embedding": Value()})
+
+
+def features(bio_codec="backing", **embedding_tags):
+    return [
+        Field(name="viewed", dtype=Set(Int64), tags={"sketch.structure": "sets"}),
+        Field(name="country", dtype=String),
+        Field(name="embedding", dtype=Array(Float32), tags=embedding_tags),
+        Field(name="bio", dtype=String, tags={"sketch.codec": bio_codec}),
+    ]
+
+
+KEPT = features("exact", **{"sketch.codec": "exact"})  # nothing by the backing store
 
 
 def view_of(folder, schema):
@@ -67,7 +76,7 @@ def users(numbers, hours=0, text="bio"):
 class Shop:
     """A repository with a backing store."""
 
-    def __init__(self, folder, backing, on_error="fail", owned=False, **options):
+    def __init__(self, folder, backing=SQLITE, on_error="fail", owned=False, **options):
         self.folder = folder
         if backing:
             options["backing_store"] = {"store": backing, "on_error": on_error, "owned": owned}
@@ -80,7 +89,11 @@ class Shop:
 
     @property
     def online_store(self):
-        return self.store._get_provider().online_store
+        return online_store_of(self.store)
+
+    @property
+    def table(self):
+        return self.store.get_feature_view("users")
 
     @property
     def view(self):
@@ -96,28 +109,47 @@ class Shop:
         self.store.write_to_online_store("users", rows)
 
     def read(self, numbers, references=REFERENCES):
-        return read_users(self.store, references, numbers)
+        return ordered(read_users(self.store, references, numbers))
 
-    def behind(self, number):
+    async def read_async(self, numbers):
+        rows = [{"user_id": number} for number in numbers]
+        return ordered((await self.store.get_online_features_async(REFERENCES, rows)).to_dict())
+
+    def behind(self, number, table=None):
         """What the backing store itself has of a user."""
         store, config = self.backing
-        table = self.store.get_feature_view("users")
-        return store.online_read(config, table, [entity_key(user_id=number)], ["embedding", "bio"])[0][1]
+        keys = [entity_key(user_id=number)]
+        return store.online_read(config, table or self.table, keys, ["embedding", "bio"])[0][1]
+
+    def lose(self, numbers):
+        """Empty rows of the backing store, as if it had lost their values."""
+        store, config = self.backing
+        empty = {"bio": Value(), "embedding": Value()}
+        rows = [(entity_key(user_id=number), empty, NOON, None) for number in numbers]
+        store.online_write_batch(config, self.table, rows, None)
+
+
+@pytest.fixture
+def options_of(request):
+    """Gives the options of a store by its type."""
+
+    def options(kind):
+        if kind == "sqlite":
+            return SQLITE
+        return {"type": "redis", "connection_string": f"127.0.0.1:{request.getfixturevalue('redis_port')}"}
+
+    return options
 
 
 @pytest.fixture(params=[("sqlite", 1), ("redis", 1), ("sqlite", 4)], ids=["sqlite", "redis", "shards"])
-def shop(request, tmp_path):
+def shop(request, tmp_path, options_of):
     kind, num_shards = request.param
-    options = {"type": "sqlite", "path": "behind.db"}
-    if kind == "redis":
-        port = request.getfixturevalue("redis_port")
-        options = {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
-    return Shop(tmp_path / "repo", options, shards=num_shards).applied()
+    return Shop(tmp_path / "repo", options_of(kind), shards=num_shards).applied()
 
 
 @pytest.fixture
 def sqlite_shop(tmp_path):
-    return Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}).applied()
+    return Shop(tmp_path / "repo").applied()
 
 
 @pytest.fixture
@@ -141,7 +173,9 @@ def expected(numbers, hours=0, text="bio"):
 
 
 def ordered(answer):
-    return {**answer, "viewed": [v if v is None else sorted(v) for v in answer["viewed"]]}
+    """An answer with its sets in order."""
+    sets = [None if viewed is None else sorted(viewed) for viewed in answer.get("viewed", ())]
+    return {**answer, "viewed": sets} if sets else answer
 
 
 @pytest.mark.parametrize("is_sealed", [True, False])
@@ -149,26 +183,24 @@ def test_values_come_from_both_stores(shop, is_sealed):
     shop.write(users(range(NUM_USERS)))
     if is_sealed:
         shop.view.seal()
-    assert ordered(shop.read(range(NUM_USERS))) == expected(range(NUM_USERS))
-    assert ordered(shop.read([7])) == expected([7])
+    assert shop.read(range(NUM_USERS)) == expected(range(NUM_USERS))
+    assert shop.read([7]) == expected([7])
     twice = [3, 4, 3, 8]
-    assert ordered(shop.read(twice)) == expected(twice)
+    assert shop.read(twice) == expected(twice)
 
     async def read_and_close():
-        rows = [{"user_id": number} for number in range(NUM_USERS)]
-        answer = await shop.store.get_online_features_async(REFERENCES, rows)
+        answer = await shop.read_async(range(NUM_USERS))
         client = getattr(shop.backing[0], "_client_async", None)
         if client is not None:  # Feast's Redis store does not close it
             await getattr(client, "aclose", client.close)()
         await shop.online_store.close()
         return answer
 
-    of_loop = asyncio.run(read_and_close())
-    assert ordered(of_loop.to_dict()) == expected(range(NUM_USERS))
+    assert asyncio.run(read_and_close()) == expected(range(NUM_USERS))
 
 
 def test_a_backing_store_that_hangs_keeps_no_thread_from_reads_of_the_disk(tmp_path, monkeypatch):
-    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, refresh="0").applied()
+    shop = Shop(tmp_path / "repo", refresh="0").applied()
     shop.write(users(range(3)))
     shop.view.seal()
     hangs, goes_on = threading.Event(), threading.Event()
@@ -180,7 +212,7 @@ def test_a_backing_store_that_hangs_keeps_no_thread_from_reads_of_the_disk(tmp_p
 
     monkeypatch.setattr(SqliteOnlineStore, "online_read", hang)
     monkeypatch.setattr(SqliteOnlineStore, "online_write_batch", hang)
-    store, config, table = shop.online_store, shop.store.config, shop.store.get_feature_view("users")
+    store, config, table = shop.online_store, shop.store.config, shop.table
 
     async def read(feature):
         return await store.online_read_async(config, table, [entity_key(user_id=1)], [feature])
@@ -206,22 +238,20 @@ def test_a_backing_store_that_hangs_keeps_no_thread_from_reads_of_the_disk(tmp_p
 @pytest.mark.parametrize("features", [None, [], ["bio"], ["viewed", "bio"]])
 def test_a_read_on_the_event_loop_gives_the_rows_of_a_plain_one(sqlite_shop, features):
     sqlite_shop.write(users(range(10)))
-    store, config = sqlite_shop.online_store, sqlite_shop.store.config
-    table = sqlite_shop.store.get_feature_view("users")
-    keys = [entity_key(user_id=number) for number in range(12)]
-    plain = store.online_read(config, table, keys, features)
-    assert asyncio.run(store.online_read_async(config, table, keys, features)) == plain
+    online, keys = sqlite_shop.online_store, [entity_key(user_id=number) for number in range(12)]
+    asked = sqlite_shop.store.config, sqlite_shop.table, keys, features
+    assert asyncio.run(online.online_read_async(*asked)) == online.online_read(*asked)
 
 
 def test_the_sealed_rows_hold_no_value_of_a_backed_feature(sqlite_shop):
     sqlite_shop.write(users(range(NUM_USERS), text="z" * 1000))
     sqlite_shop.view.seal()
-    sealed = sqlite_shop.view.state.sealed
-    assert sealed.layers[0].size_bytes < 10_000
-    assert {n: f.structure for n, f in sealed.layers[0].features.items() if n in ("embedding", "bio")} == {
-        "embedding": "backing",
-        "bio": "backing",
-    }
+    (layer,) = sqlite_shop.view.state.sealed.layers
+    assert layer.size_bytes < 10_000
+    assert [layer.features[name].structure for name in ("embedding", "bio")] == ["backing", "backing"]
+    reader = SketchReader(sqlite_shop.folder, "users")
+    with pytest.raises(UnsupportedFeatureError, match=r"'bio'.*backing store.*get_online_features"):
+        reader.contains("bio", [1], ["x"])
 
 
 def test_only_entities_with_a_value_are_looked_up(sqlite_shop, asked):
@@ -243,7 +273,7 @@ def test_a_late_row_does_not_reach_the_backing_store(shop):
     shop.view.seal()
     shop.write(users(range(4), hours=1, text="late"))
     assert shop.behind(1)["bio"].string_val == "new of 1"
-    assert ordered(shop.read(range(4))) == expected(range(4), 2, "new")
+    assert shop.read(range(4)) == expected(range(4), 2, "new")
     same_event = users(range(4), hours=2, text="older")
     same_event["made"] -= timedelta(hours=1)
     shop.write(same_event)
@@ -253,33 +283,31 @@ def test_a_late_row_does_not_reach_the_backing_store(shop):
 
 
 def test_a_row_is_written_again_after_others_sealed_and_removed_the_snapshot_before(tmp_path):
-    options = {"type": "sqlite", "path": "behind.db"}
-    shop = Shop(tmp_path / "repo", options, refresh="1h").applied()
+    shop = Shop(tmp_path / "repo", refresh="1h").applied()
     shop.write(users(range(4)))
     shop.view.seal()
     shop.write(users([4]))
-    other = Shop(tmp_path / "repo", options, refresh="1h")
+    other = Shop(tmp_path / "repo", refresh="1h")
     other.view.seal()
     other.view.vacuum()
     shop.write(users(range(4), text="again"))
     assert shop.behind(1)["bio"].string_val == "again of 1"
-    assert ordered(shop.read(range(4))) == expected(range(4), text="again")
+    assert shop.read(range(4)) == expected(range(4), text="again")
 
 
 def test_a_process_that_serves_a_shard_writes_rows_of_all(tmp_path):
     """A late row is one also where this process does not read."""
-    options = {"type": "sqlite", "path": "behind.db"}
-    shop = Shop(tmp_path / "repo", options, shards=4).applied()
+    shop = Shop(tmp_path / "repo", shards=4).applied()
     shop.write(users(range(NUM_USERS), hours=2, text="new"))
     shop.view.seal()
-    part = Shop(tmp_path / "repo", options, shards={"count": 4, "serve": [0]})
+    part = Shop(tmp_path / "repo", shards={"count": 4, "serve": [0]})
     part.write(users(range(NUM_USERS), hours=1, text="late"))
     part.write(users(range(0, NUM_USERS, 2), hours=3, text="newest"))
     assert part.behind(1)["bio"].string_val == "new of 1"
-    again = Shop(tmp_path / "repo", options, shards=4)
+    again = Shop(tmp_path / "repo", shards=4)
     even, odd = range(0, NUM_USERS, 2), range(1, NUM_USERS, 2)
-    assert ordered(again.read(even)) == expected(even, 3, "newest")
-    assert ordered(again.read(odd)) == expected(odd, 2, "new")
+    assert again.read(even) == expected(even, 3, "newest")
+    assert again.read(odd) == expected(odd, 2, "new")
     assert maintenance.verify(again.store, "users").problems == []
 
 
@@ -288,8 +316,8 @@ def test_rows_are_divided_beside_a_backing_store(sqlite_shop):
     sqlite_shop.view.seal()
     resharding.reshard(sqlite_shop.store, "users", 4, wait=lambda seconds: None)
     sqlite_shop.write(users(range(5), hours=1, text="new"))
-    assert ordered(sqlite_shop.read(range(5))) == expected(range(5), 1, "new")
-    assert ordered(sqlite_shop.read(range(5, NUM_USERS))) == expected(range(5, NUM_USERS))
+    assert sqlite_shop.read(range(5)) == expected(range(5), 1, "new")
+    assert sqlite_shop.read(range(5, NUM_USERS)) == expected(range(5, NUM_USERS))
     assert maintenance.verify(sqlite_shop.store, "users").problems == []
 
 
@@ -306,11 +334,10 @@ def test_a_row_without_a_value_empties_it(shop):
 
 def test_a_refused_batch_does_not_reach_the_backing_store(sqlite_shop):
     sqlite_shop.write(users([1]))
-    store, config = sqlite_shop.online_store, sqlite_shop.store.config
-    table = sqlite_shop.store.get_feature_view("users")
     values = {"bio": Value(string_val="refused"), "viewed": Value(string_val="no set")}
+    row = (entity_key(user_id=1), values, NOON, None)
     with pytest.raises(Exception, match="viewed"):
-        store.online_write_batch(config, table, [(entity_key(user_id=1), values, NOON, None)], None)
+        sqlite_shop.online_store.online_write_batch(sqlite_shop.store.config, sqlite_shop.table, [row], None)
     assert sqlite_shop.behind(1)["bio"].string_val == "bio of 1"
 
 
@@ -323,9 +350,8 @@ def test_a_write_that_the_backing_store_refuses_leaves_nothing(sqlite_shop, monk
     with pytest.raises(StorageError, match=r"backing store \(sqlite\) did not take 2 rows.*it is down"):
         sqlite_shop.write(users([1, 2]))
     assert sqlite_shop.read([1, 2])["country"] == [None, None]
-    with pytest.raises(
-        StorageError, match="which the view has; run `feast-sketch refill users` when it takes"
-    ):
+    refill = "which the view has; run `feast-sketch refill users` when it takes"
+    with pytest.raises(StorageError, match=refill):
         refilling.refill(sqlite_shop.store, "users")
     with pytest.raises(StorageError, match="what the view has deleted; delete the entities again"):
         maintenance.delete(sqlite_shop.store, "users", [{"user_id": 3}])
@@ -335,8 +361,7 @@ def test_a_write_that_the_backing_store_refuses_leaves_nothing(sqlite_shop, monk
     ("answer", "reason"), [(None, "it is down"), (lambda rows: rows[1:], "it gave 1 rows for 2 entities")]
 )
 def test_reads_fail_or_go_on_without_the_backing_store(tmp_path, monkeypatch, answer, reason):
-    options = {"type": "sqlite", "path": "behind.db"}
-    shop = Shop(tmp_path / "repo", options).applied()
+    shop = Shop(tmp_path / "repo").applied()
     shop.write(users(range(3)))
     shop.view.seal()
 
@@ -351,7 +376,7 @@ def test_reads_fail_or_go_on_without_the_backing_store(tmp_path, monkeypatch, an
     with pytest.raises(StorageError, match=rf"'users'.*sqlite.*{reason}.*on_error: missing"):
         shop.read([1, 2])
     assert shop.read(range(3), ["users:country"])["country"] == ["AT", "DE", "CH"]
-    lenient = Shop(tmp_path / "repo", options, on_error="missing")
+    lenient = Shop(tmp_path / "repo", on_error="missing")
     found = lenient.read([1, 2, 77])
     assert (found["country"], found["bio"]) == (["DE", "CH", None], [None, None, None])
     with pytest.raises(StorageError, match=r"'users'.*sqlite.*it (is down|gave 2 rows for 3 entities)$"):
@@ -367,10 +392,7 @@ def test_a_lost_value_is_missing_and_counted(sqlite_shop, monkeypatch):
         "record",
         lambda self, metric, amount=1.0: counts.update({metric: counts.get(metric, 0) + amount}),
     )
-    store, config = sqlite_shop.backing
-    table = sqlite_shop.store.get_feature_view("users")
-    row = (entity_key(user_id=1), {"bio": Value(), "embedding": Value()}, NOON, None)
-    store.online_write_batch(config, table, [row], None)
+    sqlite_shop.lose([1])
     answer = sqlite_shop.read([1, 2])
     assert answer["bio"] == [None, "bio of 2"]
     assert answer["country"] == ["DE", "CH"]
@@ -385,11 +407,7 @@ def test_refill_writes_all_rows_again(shop):
     shop.write(users(range(NUM_USERS)))
     shop.view.seal()
     shop.write(users(range(5), hours=1, text="new"))
-    store, config = shop.backing
-    table = shop.store.get_feature_view("users")
-    empty = {"bio": Value(), "embedding": Value()}
-    rows = [(entity_key(user_id=number), empty, NOON, None) for number in range(NUM_USERS)]
-    store.online_write_batch(config, table, rows, None)
+    shop.lose(range(NUM_USERS))
     shop.view.seal()
     assert shop.read([7])["bio"] == [None]
     assert "rows written" in run_cli(shop.folder, "refill", "users").stdout
@@ -398,8 +416,7 @@ def test_refill_writes_all_rows_again(shop):
 
 
 def test_a_refill_has_rows_that_another_process_wrote_into_new_shards(tmp_path):
-    options = {"type": "sqlite", "path": "behind.db"}
-    shop, other = Shop(tmp_path / "repo", options).applied(), Shop(tmp_path / "repo", options)
+    shop, other = Shop(tmp_path / "repo").applied(), Shop(tmp_path / "repo")
     shop.write(users([1]))
     resharding.reshard(other.store, "users", 4, wait=lambda seconds: None)
     other.write(users([2]))
@@ -407,12 +424,11 @@ def test_a_refill_has_rows_that_another_process_wrote_into_new_shards(tmp_path):
 
 
 def test_a_replica_refills_nothing(tmp_path):
-    options = {"type": "sqlite", "path": "behind.db"}
-    shop = Shop(tmp_path / "repo", options).applied()
+    shop = Shop(tmp_path / "repo").applied()
     shop.write(users([1]))
     shop.view.seal()
-    replica = Shop(tmp_path / "repo", options, read_only=True)
-    assert ordered(replica.read([1])) == expected([1])
+    replica = Shop(tmp_path / "repo", read_only=True)
+    assert replica.read([1]) == expected([1])
     with pytest.raises(StorageError, match="read_only: true"):
         refilling.refill(replica.store, "users")
 
@@ -438,12 +454,8 @@ def test_a_refill_does_not_bring_back_what_was_deleted_meanwhile(shop, monkeypat
 
     monkeypatch.setattr(refilling, "_parts", delete_first)
     assert refilling.refill(shop.store, "users") == 1
-    (store, config), table = shop.backing, shop.store.get_feature_view("users")
-    keys = [entity_key(user_id=user) for user in (1, 2)]
-    kept = [
-        values and values["bio"].WhichOneof("val") for _, values in store.online_read(config, table, keys)
-    ]
-    assert kept == [None, "string_val"]
+    kept = [shop.behind(user) for user in (1, 2)]
+    assert [values and values["bio"].WhichOneof("val") for values in kept] == [None, "string_val"]
 
 
 def test_a_rebuild_fills_the_backing_store(sqlite_shop):
@@ -463,21 +475,14 @@ def test_delete_empties_the_backing_store(shop):
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def versions(request, tmp_path):
+def versions(request, tmp_path, options_of):
     """A shop whose view has two versions with a sealed row of the same user."""
-    options = {"type": "sqlite", "path": "behind.db"}
-    if request.param == "redis":
-        port = request.getfixturevalue("redis_port")
-        options = {"type": "redis", "connection_string": f"127.0.0.1:{port}"}
-    shop = Shop(tmp_path / "repo", options, registry=VERSIONED)
+    shop = Shop(tmp_path / "repo", options_of(request.param), registry=VERSIONED)
     for schema, text in ((features(), "first"), (features()[1:], "second")):
-        shop.applied(schema).write(users([1], text=text)[["user_id", *names(schema), "event", "made"]])
+        names = [field.name for field in schema]
+        shop.applied(schema).write(users([1], text=text)[["user_id", *names, "event", "made"]])
         shop.view.seal()
     return shop
-
-
-def names(schema):
-    return [field.name for field in schema]
 
 
 def test_versions_of_a_view_have_values_of_their_own(versions):
@@ -486,19 +491,17 @@ def test_versions_of_a_view_have_values_of_their_own(versions):
 
 
 def test_a_dropped_view_leaves_the_backing_store_with_all_versions(versions):
-    store, config = versions.backing
-    newest = versions.store.get_feature_view("users")
+    (store, config), newest = versions.backing, versions.table
     first = versions.store.registry.get_feature_view_by_version("users", versions.store.project, 0)
-    versions.store.apply([], objects_to_delete=[versions.store.get_feature_view("users")], partial=False)
+    versions.store.apply([], objects_to_delete=[newest], partial=False)
     for table in (newest, first):
         store.update(config, [], [table], [], [], True)
-        _, row = store.online_read(config, table, [entity_key(user_id=1)], ["bio"])[0]
-        assert row in (None, {"bio": Value()})
+        assert versions.behind(1, table) in NOTHING
 
 
 def test_a_store_that_mixes_versions_keeps_no_features_of_them(tmp_path, monkeypatch):
     monkeypatch.setattr(SqliteOnlineStore, "_versioned_read_supported", False)
-    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, registry=VERSIONED).applied()
+    shop = Shop(tmp_path / "repo", registry=VERSIONED).applied()
     shop.write(users([1]))
     with pytest.raises(SettingsError, match=r"does not keep the versions of a view apart.*embedding, bio"):
         shop.applied(features()[1:])
@@ -513,7 +516,7 @@ def test_a_teardown_names_all_versions_to_a_backing_store_that_is_owned(tmp_path
         "teardown",
         lambda self, config, tables, entities: torn_down.extend(t.current_version_number for t in tables),
     )
-    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owned=True, registry=VERSIONED)
+    shop = Shop(tmp_path / "repo", owned=True, registry=VERSIONED)
     for schema in (features(), features()[1:]):
         shop.applied(schema)
     shop.store.teardown()
@@ -522,24 +525,18 @@ def test_a_teardown_names_all_versions_to_a_backing_store_that_is_owned(tmp_path
 
 @pytest.mark.parametrize("owns", [True, False])
 def test_teardown_reaches_a_backing_store_that_is_owned(tmp_path, owns):
-    shop = Shop(tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}, owned=owns).applied()
+    shop = Shop(tmp_path / "repo", owned=owns).applied()
     shop.write(users([1]))
     shop.store.teardown()
     assert (shop.folder / "behind.db").exists() is not owns
 
 
-def test_a_dropped_view_leaves_the_backing_store(redis_port, tmp_path):
-    shop = Shop(
-        tmp_path / "repo", {"type": "redis", "connection_string": f"127.0.0.1:{redis_port}"}
-    ).applied()
+def test_a_dropped_view_leaves_the_backing_store(tmp_path, options_of):
+    shop = Shop(tmp_path / "repo", options_of("redis")).applied()
     shop.write(users([1]))
-    table = shop.store.get_feature_view("users")
-    store, config = shop.backing
+    table = shop.table
     shop.store.apply([], objects_to_delete=[table], partial=False)
-    assert store.online_read(config, table, [entity_key(user_id=1)], ["bio"])[0][1] in (
-        None,
-        {"bio": Value()},
-    )
+    assert shop.behind(1, table) in NOTHING
 
 
 def test_a_feature_becomes_backed(tmp_path, asked):
@@ -547,29 +544,27 @@ def test_a_feature_becomes_backed(tmp_path, asked):
     shop = Shop(folder, None).applied(features(bio_codec="exact"))
     shop.write(users(range(6)))
     shop.view.seal()
-    shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
-    assert ordered(shop.read(range(6))) == expected(range(6))
+    shop = Shop(folder).applied()
+    assert shop.read(range(6)) == expected(range(6))
     assert asked == []  # until the next seal
     run_cli(folder, "refill", "users")
     shop.view.seal()
     shop.write(users([9]))
     shop.view.seal()
-    assert ordered(shop.read(range(6))) == expected(range(6))
+    assert shop.read(range(6)) == expected(range(6))
     assert len(asked) == 1
 
 
 def test_a_process_that_does_not_know_that_a_feature_became_backed(tmp_path):
     """Its registry and its plan of the request are of before: sealed rows say that they lack the values."""
-    folder, options = tmp_path / "repo", {"type": "sqlite", "path": "behind.db"}
-    embedding = Field(name="embedding", dtype=Array(Float32), tags={"sketch.codec": "exact"})
-    kept = [embedding if field.name == "embedding" else field for field in features("exact")]
-    Shop(folder, options).applied(kept).write(users(range(6)))
-    older = Shop(folder, options, refresh="0")
+    folder = tmp_path / "repo"
+    Shop(folder).applied(KEPT).write(users(range(6)))
+    older = Shop(folder, refresh="0")
     older.view.seal()
     reader = SketchReader(folder, "users", refresh_interval_seconds=0)
     for _ in range(2):  # the second read has a plan
         older.read(range(6))
-    newer = Shop(folder, options).applied()
+    newer = Shop(folder).applied()
     refilling.refill(newer.store, "users")
     current = reader._view.current
 
@@ -580,23 +575,17 @@ def test_a_process_that_does_not_know_that_a_feature_became_backed(tmp_path):
 
     reader._view.current = seal_after_a_look
     assert reader.arrow("bio", [1]).to_pylist() == ["bio of 1"]
-    assert ordered(older.read(range(6))) == expected(range(6))
-    answer = older.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
-    assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
+    assert older.read(range(6)) == asyncio.run(older.read_async(range(6))) == expected(range(6))
 
 
 def test_a_feature_is_no_longer_backed(tmp_path, asked):
     """Sealed rows have no values of it: those are read from the other store until the next seal."""
-    folder, kept = tmp_path / "repo", {"sketch.codec": "exact"}
-    shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
+    folder = tmp_path / "repo"
+    shop = Shop(folder).applied()
     shop.write(users(range(6)))
     shop.view.seal()
-    embedding = Field(name="embedding", dtype=Array(Float32), tags=kept)
-    moved = [embedding if field.name == "embedding" else field for field in features(bio_codec="exact")]
-    for each in (shop.applied(moved), Shop(folder, {"type": "sqlite", "path": "behind.db"})):
-        assert ordered(each.read(range(6))) == expected(range(6))
-        answer = each.store.get_online_features_async(REFERENCES, [{"user_id": n} for n in range(6)])
-        assert ordered(asyncio.run(answer).to_dict()) == expected(range(6))
+    for each in (shop.applied(KEPT), Shop(folder)):
+        assert each.read(range(6)) == asyncio.run(each.read_async(range(6))) == expected(range(6))
     with pytest.raises(SettingsError, match=r"a backing store \(bio, embedding\)"):
         holding.pin(shop.view)
     reader = SketchReader(folder, "users", refresh_interval_seconds=0)
@@ -614,23 +603,20 @@ def test_a_feature_is_no_longer_backed(tmp_path, asked):
 
 def test_sealed_values_need_the_backing_store_until_the_next_seal(tmp_path):
     folder = tmp_path / "repo"
-    shop = Shop(folder, {"type": "sqlite", "path": "behind.db"}).applied()
+    shop = Shop(folder).applied()
     shop.write(users(range(6)))
     shop.view.seal()
     shop = Shop(folder, None).applied(features(bio_codec="exact"))
-    asked = REFERENCES, [{"user_id": n} for n in range(6)]
     for read in (
         lambda: shop.read(range(6)),
-        lambda: asyncio.run(shop.store.get_online_features_async(*asked)),
-        lambda: shop.online_store.online_read(
-            shop.store.config, shop.store.get_feature_view("users"), [entity_key(user_id=1)]
-        ),
+        lambda: asyncio.run(shop.read_async(range(6))),
+        lambda: shop.online_store.online_read(shop.store.config, shop.table, [entity_key(user_id=1)]),
     ):
         with pytest.raises(SettingsError, match=r"sealed values of .*bio.*names none.*seal users"):
             read()
     assert shop.read([1], ["users:country"])["country"] == ["DE"]
     run_cli(folder, "seal", "users")
-    assert ordered(Shop(folder, None).read(range(6))) == expected(range(6))
+    assert Shop(folder, None).read(range(6)) == expected(range(6))
 
 
 def test_backing_needs_a_backing_store(tmp_path, monkeypatch):
@@ -652,11 +638,3 @@ def test_wrong_options_are_named_and_secrets_are_not(tmp_path):
         Shop(tmp_path / "repo", options).applied()
     assert "hunter2" not in str(raised.value)
     assert raised.value.__cause__ is None
-
-
-def test_the_reader_tells_where_the_values_are(sqlite_shop):
-    sqlite_shop.write(users([1]))
-    sqlite_shop.view.seal()
-    reader = SketchReader(sqlite_shop.folder, "users")
-    with pytest.raises(UnsupportedFeatureError, match=r"'bio'.*backing store.*get_online_features"):
-        reader.contains("bio", [1], ["x"])
