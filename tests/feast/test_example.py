@@ -22,12 +22,16 @@ pytestmark = pytest.mark.slow
 EXAMPLE = Path(__file__).parents[2] / "feature_repo_example"
 
 
+def copy_example(folder):
+    """A copy of the example, as it is in a fresh clone."""
+    made = shutil.ignore_patterns("sketch", "registry.db", "cache", "__pycache__")
+    return Path(shutil.copytree(EXAMPLE, folder / "feature_repo_example", ignore=made))
+
+
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
-    """A copy of the example, as it is in a fresh clone, that has been run."""
-    folder = tmp_path_factory.mktemp("example") / "feature_repo_example"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("sketch", "registry.db", "__pycache__"))
-    return folder
+    """A copy of the example that has been run."""
+    return copy_example(tmp_path_factory.mktemp("example"))
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +52,7 @@ def fleet_commands():
 
 def test_a_writer_and_a_replica_share_a_bucket(fleet_commands, moto, tmp_path):
     """As a user does it, but with a server that runs, and Python in forks."""
-    folder = tmp_path / "feature_repo_example"
-    shutil.copytree(
-        EXAMPLE, folder, ignore=shutil.ignore_patterns("sketch", "registry.db", "cache", "__pycache__")
-    )
+    folder = copy_example(tmp_path)
     install, server, *commands = fleet_commands
     assert install.endswith('pip install ".[object-store]" "moto[server]"')
     assert server.endswith(" &")
@@ -154,8 +155,7 @@ def _reader_of(repo):
 
 
 def test_feast_commands_reach_a_reader_that_was_there_before(tmp_path, warm, warm_feast_cli):
-    repo = tmp_path / "repo"
-    shutil.copytree(EXAMPLE, repo, ignore=shutil.ignore_patterns("sketch", "registry.db", "__pycache__"))
+    repo = copy_example(tmp_path)
     assert "feast_sketch_store" not in (repo / "features.py").read_text()
     settings = repo / "feature_store.yaml"
     at_once = "type: sketch\n  refresh: 0"  # so that nothing here depends on time

@@ -43,9 +43,9 @@ from tests.helpers.other_stores import (
     NOON,
     Other,
     answers,
+    keys_of,
     make_store,
     make_view,
-    normal,
     rows_of,
     value_of,
 )
@@ -71,10 +71,9 @@ def test_nothing_is_lost_or_changed(other, tmp_path):
     done = import_view(store, "history", other.file)
     assert (done.rows, done.changed, done.entities) == (len(numbers), 0, len(numbers))
     assert done.keys == ("recovered" if other.kind in HASHED else "exact")
-    keys = [entity_key(user_id=number) for number in numbers]
-    theirs = [normal(row) for row in other.read(view, keys)]
-    assert answers(store, view, keys) == theirs
-    assert answers(store, view, [entity_key(user_id=77777)]) == [(None, {})]
+    keys = keys_of(*numbers)
+    assert answers(store, view, keys) == other.read(view, keys)
+    assert answers(store, view, keys_of(77777)) == [(None, {})]
     assert maintenance.verify(store, "history").is_sound
     assert not maintenance.verify(store, "history").leftovers
 
@@ -82,7 +81,7 @@ def test_nothing_is_lost_or_changed(other, tmp_path):
 def test_string_keys(other, tmp_path):
     view, user = make_view(value_type=ValueType.STRING)
     names = [f"user {number}" for number in range(50)] + ["", "ünïcødé", "*[a]?\\"]
-    keys = [entity_key(user_id=name) for name in names]
+    keys = keys_of(*names)
     other.write(view, [(key, value_of(n), NOON, None) for n, key in enumerate(keys)])
     store, view = make_store(tmp_path / "ours", other.project, view, user)
     if other.kind in HASHED:
@@ -98,7 +97,7 @@ def test_string_keys(other, tmp_path):
         assert done.keys == "given"
     else:
         import_view(store, "history", other.file)
-    assert answers(store, view, keys) == [normal(row) for row in other.read(view, keys)]
+    assert answers(store, view, keys) == other.read(view, keys)
 
 
 def test_another_project_and_view_of_the_same_entities(other, tmp_path):
@@ -112,7 +111,7 @@ def test_another_project_and_view_of_the_same_entities(other, tmp_path):
     other.store.online_write_batch(alike, view, rows_of(range(500, 510)), None)
     store, view = make_store(tmp_path / "ours", other.project, view, user)
     assert import_view(store, "history", other.file).entities == 20
-    assert answers(store, view, [entity_key(user_id=n) for n in (25, 505)]) == [(None, {})] * 2
+    assert answers(store, view, keys_of(25, 505)) == [(None, {})] * 2
 
 
 def test_rows_that_are_there_compete(sqlite, ours):
@@ -125,13 +124,8 @@ def test_rows_that_are_there_compete(sqlite, ours):
     online.online_write_batch(store.config, view, mine, None)
     online.delete(store.config, view, [entity_key(user_id=3)])
     assert import_view(store, "history", sqlite.file).entities == 11
-    found = answers(store, view, [entity_key(user_id=n) for n in (1, 2, 3, 50)])
-    assert [event for event, _ in found] == [
-        NOON.replace(microsecond=0),  # SQLite keeps whole seconds
-        newer,
-        NOON.replace(microsecond=0),
-        older,
-    ]
+    found, second = answers(store, view, keys_of(1, 2, 3, 50)), NOON.replace(microsecond=0)
+    assert [event for event, _ in found] == [second, newer, second, older], "SQLite keeps whole seconds"
 
 
 def test_the_second_scan_takes_up_what_changed(sqlite, ours, monkeypatch):
@@ -152,8 +146,8 @@ def test_the_second_scan_takes_up_what_changed(sqlite, ours, monkeypatch):
     # What lies behind the place of the first scan was met there already.
     assert done.entities == 3005
     assert 0 < done.changed <= 10
-    keys = [entity_key(user_id=n) for n in range(-5, 9)]
-    assert answers(store, view, keys) == [normal(row) for row in sqlite.read(view, keys)]
+    keys = keys_of(*range(-5, 9))
+    assert answers(store, view, keys) == sqlite.read(view, keys)
 
 
 def test_a_store_that_loses_its_rows_meanwhile_is_told_and_nothing_is_imported(sqlite, ours):
@@ -166,8 +160,7 @@ def test_a_store_that_loses_its_rows_meanwhile_is_told_and_nothing_is_imported(s
 
     with pytest.raises(StorageError, match=r"the first scan found [0-9,]+ rows, and the second none"):
         import_view(store, "history", sqlite.file, on_progress=lose_all)
-    key = entity_key(user_id=1)
-    assert answers(store, view, [key]) == [(None, {})]
+    assert answers(store, view, keys_of(1)) == [(None, {})]
     sqlite.write(view, rows_of(range(10)))
     assert import_view(store, "history", sqlite.file).entities == 10
 
@@ -177,8 +170,7 @@ def test_a_store_that_loses_its_rows_meanwhile_is_told_and_nothing_is_imported(s
 )
 def test_an_import_that_found_nothing_to_import_leaves_nothing(sqlite, ours, bad, reason):
     store, view = ours
-    keys = [entity_key(user_id=n) for n in range(bad)]
-    sqlite.write(view, [(key, {"country": Value(int64_val=1)}, NOON, None) for key in keys])
+    sqlite.write(view, [(key, {"country": Value(int64_val=1)}, NOON, None) for key in keys_of(*range(bad))])
     with pytest.raises(StorageError, match=reason):
         import_view(store, "history", sqlite.file, skip_bad=True)
     assert not maintenance.verify(store, "history").leftovers
@@ -202,17 +194,14 @@ def test_bad_rows_are_counted_named_and_left_out_where_that_is_wanted(
 ):
     monkeypatch.setattr(importing, "_ROWS_A_COMMIT", rows_a_commit)
     store, view = ours
-    keys = [entity_key(user_id=n) for n in range(20)]
+    keys = keys_of(*range(20))
     sqlite.write(view, rows_of(range(20)))
     bad = [3, 17]
     sqlite.write(view, [(keys[n], {"country": Value(int64_val=n)}, NOON, None) for n in bad])
-    with pytest.raises(
-        RowError, match=r"2 of 20 rows cannot be kept.* the entity user_id=(3|17): .*'country'"
-    ):
+    told = r"the entity user_id=(3|17): .*'country'"
+    with pytest.raises(RowError, match=f"2 of 20 rows cannot be kept.* {told}"):
         import_view(store, "history", sqlite.file, dry_run=True)
-    with pytest.raises(
-        RowError, match=r"the entity user_id=(3|17): .*'country'.*Nothing was imported.*--skip-bad"
-    ):
+    with pytest.raises(RowError, match=f"{told}.*Nothing was imported.*--skip-bad"):
         import_view(store, "history", sqlite.file)
     assert answers(FeatureStore(str(tmp_path / "ours")), view, keys) == [(None, {})] * 20
     done = run_cli(tmp_path / "ours", "import", "history", "--from", str(sqlite.file), "--skip-bad")
@@ -287,7 +276,7 @@ def test_a_null_in_a_table_is_a_missing_value(sqlite, ours):
     sqlite.write(view, rows_of(range(3)))
     changed(sqlite, "value", None)
     assert import_view(store, "history", sqlite.file).rows == 3
-    found = answers(store, view, [entity_key(user_id=n) for n in range(3)])
+    found = answers(store, view, keys_of(0, 1, 2))
     assert [event is None for event, _ in found] == [False] * 3
     assert [bool(values) for _, values in found] == [True, False, True]
 
@@ -309,14 +298,12 @@ def local_zone(monkeypatch):
 def test_a_table_of_another_time_zone(sqlite, ours, local_zone, zone):
     local_zone(zone)
     store, view = ours
-    summer, winter, key = NOON, NOON + timedelta(days=200), [entity_key(user_id=n) for n in range(2)]
-    sqlite.write(view, [(key[0], value_of(0), summer, None), (key[1], value_of(1), winter, summer)])
+    summer, winter, keys = NOON, NOON + timedelta(days=200), keys_of(0, 1)
+    sqlite.write(view, [(keys[0], value_of(0), summer, None), (keys[1], value_of(1), winter, summer)])
     import_view(store, "history", sqlite.file)
-    assert answers(store, view, key) == [normal(row) for row in sqlite.read(view, key)]
-    assert [event for event, _ in answers(store, view, key)] == [
-        summer.replace(microsecond=0),
-        winter.replace(microsecond=0),
-    ]
+    assert answers(store, view, keys) == sqlite.read(view, keys)
+    found = [event for event, _ in answers(store, view, keys)]
+    assert found == [moment.replace(microsecond=0) for moment in (summer, winter)]
 
 
 def test_the_other_store_is_only_read(sqlite, ours):
@@ -360,7 +347,7 @@ def test_kills(sqlite, ours, tmp_path):
     """Killed at one write after the other, and run again: nothing is half-visible, and it goes on."""
     store, view = ours
     sqlite.write(view, rows_of(range(2000)))
-    keys = [entity_key(user_id=n) for n in (0, 999, 1999)]
+    keys = keys_of(0, 999, 1999)
     num_kills = int(os.environ.get("SKETCH_IMPORT_KILLS", "2"))
     rng = random.Random(1)
     for _ in range(num_kills):
@@ -374,8 +361,12 @@ def test_kills(sqlite, ours, tmp_path):
         if process.exitcode == 7:  # the next one begins anew
             shutil.rmtree(tmp_path / "ours" / "data" / "sketch", ignore_errors=True)
     import_view(store, "history", sqlite.file)
-    assert answers(store, view, keys) == [normal(row) for row in sqlite.read(view, keys)]
+    assert answers(store, view, keys) == sqlite.read(view, keys)
     assert maintenance.verify(store, "history").is_sound
+
+
+class StoppedError(Exception):
+    pass
 
 
 def test_an_import_goes_on_where_it_was(sqlite, ours, monkeypatch):
@@ -383,14 +374,11 @@ def test_an_import_goes_on_where_it_was(sqlite, ours, monkeypatch):
     store, view = ours
     sqlite.write(view, rows_of(range(5000)))  # four pages
 
-    class Stopped(Exception):
-        pass
-
     def stop(rows, total):
         if rows > 3000:
-            raise Stopped
+            raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         import_view(store, "history", sqlite.file, on_progress=stop)
     assert maintenance.verify(store, "history").leftovers
     reported = []
@@ -420,22 +408,19 @@ def test_rows_that_were_corrected_since_an_interrupted_import_are_not_left_out(
     monkeypatch.setattr(importing, "_ROWS_A_COMMIT", 10)
     store, view = ours
     sqlite.write(view, rows_of(range(20)))
-    key = entity_key(user_id=3)
+    (key,) = keys_of(3)
     sqlite.write(view, [(key, {"country": Value(int64_val=3)}, NOON, None)])
-
-    class Stopped(Exception):
-        pass
 
     def stop(rows, total):
         if maintenance.verify(store, "history").leftovers:  # of the first commit
-            raise Stopped
+            raise StoppedError
 
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         import_view(store, "history", sqlite.file, skip_bad=True, on_progress=stop)
     sqlite.write(view, rows_of([3]))
     done = import_view(store, "history", sqlite.file, skip_bad=skip_bad)
     assert (done.entities, done.num_skipped, done.skipped) == (20, 0, {})
-    assert answers(store, view, [key]) == [normal(row) for row in sqlite.read(view, [key])]
+    assert answers(store, view, [key]) == sqlite.read(view, [key])
 
 
 def test_command(sqlite, ours, tmp_path):

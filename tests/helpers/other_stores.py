@@ -109,12 +109,12 @@ class Other:
         self.store.online_write_batch(self.config, view, rows, None)
 
     def read(self, view, keys):
-        """What the store answers; of HBase with the timestamp that was written."""
+        """What the store answers, comparable; of HBase with the timestamp that was written."""
         # Feast's Postgres store fails without names.
         rows = self.store.online_read(self.config, view, keys, [feature.name for feature in view.features])
-        if self.kind != "hbase":
-            return rows
-        return [(NOON.replace(microsecond=0), values) for _, values in rows]  # Feast does not tell them
+        if self.kind == "hbase":  # Feast does not tell them
+            rows = [(NOON.replace(microsecond=0), values) for _, values in rows]
+        return [_comparable(row) for row in rows]
 
 
 def make_view(name="history", join_key="user_id", value_type=ValueType.INT64, features=FEATURES):
@@ -158,6 +158,11 @@ def value_of(number):
     return values
 
 
+def keys_of(*numbers):
+    """Keys of users."""
+    return [entity_key(user_id=number) for number in numbers]
+
+
 def rows_of(numbers, key=lambda number: entity_key(user_id=number), event=NOON):
     """Rows of users as Feast writes them."""
     return [(key(n), value_of(n), event + timedelta(microseconds=n % 1000), None) for n in numbers]
@@ -166,11 +171,11 @@ def rows_of(numbers, key=lambda number: entity_key(user_id=number), event=NOON):
 def answers(store, view, keys):
     """Event timestamps and values of entities; sets in order."""
     online = store._get_provider().online_store
-    return [normal(row) for row in online.online_read(store.config, view, keys)]
+    return [_comparable(row) for row in online.online_read(store.config, view, keys)]
 
 
-def normal(row):
-    """A row whose values can be compared with those of another store."""
+def _comparable(row):
+    """A row as bytes, the same for all stores."""
     event, values = row
     for value in (values or {}).values():
         if value.WhichOneof("val") == "string_set_val":
