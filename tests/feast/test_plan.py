@@ -62,6 +62,20 @@ def rows():
 OPTIONS = {"refresh": 0, "compaction": {"min_rows": 100_000}}
 
 
+def written(folder, rows, tags, target="error 0.01"):
+    """A repository with what users viewed, kept as tags say."""
+    view = make_view([Field(name="viewed", dtype=Set(Int64), tags=tags)])
+    frame = rows[["user_id", "viewed", "event"]]
+    store = make_repository(folder, view, rows=frame.head(1), target=target, **OPTIONS)
+    store.write_to_online_store("history", df=frame)
+    return store
+
+
+def several_times(rows):
+    """The rows for several times as many users."""
+    return pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(PARTS)])
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory, rows):
     """A folder with a view that has rows, and others of the same that have none yet or nothing to plan."""
@@ -193,20 +207,14 @@ def test_repeated_values_are_one_fact_and_facts_are_counted(store, rows):
     assert plan_view(store, "repeating").facts == Estimate.exactly(num_facts)
 
 
-@pytest.mark.parametrize("structure", ["sets", "bloom", "weighted_bloom"])
-def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structure):
+@pytest.mark.parametrize(
+    ("structure", "target"),
+    [("sets", {}), ("bloom", {"sketch.target": "error 0.01"}), ("weighted_bloom", WEIGHTED)],
+)
+def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structure, target):
     """Half of the entities are sampled; what is sealed has the planned bits within 5 %."""
-    noise = {
-        "sets": {},
-        "bloom": {"sketch.target": "error 0.01"},
-        "weighted_bloom": {"sketch.target": "noise 0.1"},
-    }
-    tags = {"sketch.structure": structure, **noise[structure]}
-    frame = pd.concat([rows.assign(user_id=rows.user_id + NUM_USERS * part) for part in range(PARTS)])
-    frame = frame[["user_id", "viewed", "event"]]
-    view = make_view([Field(name="viewed", dtype=Set(Int64), tags=tags)])
-    store = make_repository(tmp_path, view, rows=frame.head(1), target="error 0.01", **OPTIONS)
-    store.write_to_online_store("history", df=frame)
+    tags = {"sketch.structure": structure, **target}
+    store = written(tmp_path, several_times(rows), tags)
     plan = plan_view(store, "history", max_entities=PARTS // 2 * NUM_USERS)
     maintenance.seal(store, "history")
     report = maintenance.inspect(store, "history")
@@ -216,7 +224,8 @@ def test_plan_and_inspect_mean_the_same_by_bits_per_fact(tmp_path, rows, structu
     assert report.bits_per_fact == pytest.approx(planned.bits_per_fact, rel=0.05)
     assert planned.table_bits_per_fact < planned.bits_per_fact
     # Rows that are not sealed yet count in the next plan.
-    store.write_to_online_store("history", df=frame.head(1).assign(user_id=10**6))
+    first = rows[["user_id", "viewed", "event"]].head(1)
+    store.write_to_online_store("history", df=first.assign(user_id=10**6))
     again = plan_view(store, "history", max_entities=NUM_USERS)
     assert again.facts.value == report.facts + len(rows.viewed[0])
 
@@ -320,34 +329,29 @@ def test_labelled_entities_outside_of_the_sample_count(store, labels):
     assert not any("that the view lacks" in limit for limit in plan.limits)
 
 
+NOISE_1 = PlanTarget(noise_ratio=1.0)
+
+
 @pytest.mark.parametrize(
     ("of_store", "tags", "target", "is_current"),
     [
         ("auto", {}, PlanTarget(), True),
         ("error 0.01", {}, PlanTarget(), False),
-        ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}, 1.0, True),
-        ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 2"}, 1.0, False),
+        ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 1"}, NOISE_1, True),
+        ("error 0.01", {"sketch.structure": "weighted_bloom", "sketch.target": "noise 2"}, NOISE_1, False),
         ("auto", {"sketch.structure": "weighted_bloom", "sketch.clusters": "2"}, PlanTarget(), False),
     ],
 )
 def test_a_choice_that_the_view_has_already_is_told(tmp_path, rows, of_store, tags, target, is_current):
-    frame = rows[["user_id", "viewed", "event"]]
-    view = make_view([Field(name="viewed", dtype=Set(Int64), tags={"owner": "ads", **tags})])
-    store = make_repository(tmp_path, view, rows=frame, target=of_store, **OPTIONS)
-    store.write_to_online_store("history", df=frame)
-    plan = plan_view(
-        store, "history", target if isinstance(target, PlanTarget) else PlanTarget(noise_ratio=target)
-    )
+    store = written(tmp_path, rows, {"owner": "ads", **tags}, of_store)
+    plan = plan_view(store, "history", target)
     assert plan.is_current == is_current
     assert plan.fields == {"viewed": PlannedField("Set(Int64)", "", {"owner": "ads"})}
 
 
 def test_values_that_are_cut_to_a_memory_are_planned_without_noise(tmp_path, rows):
     """A seal cuts them to sets that fit, and uses a filter only by name."""
-    frame = rows[["user_id", "viewed", "event"]]
-    view = make_view([Field(name="viewed", dtype=Set(Int64))])
-    store = make_repository(tmp_path, view, rows=frame, target="1500B", **OPTIONS)
-    store.write_to_online_store("history", df=frame)
+    store = written(tmp_path, rows, {}, "1500B")
     assert any("a read shows 0 false values" in note for note in plan_view(store, "history").limits)
 
 
@@ -362,17 +366,11 @@ def test_values_that_are_cut_to_a_memory_are_planned_without_noise(tmp_path, row
 )
 def test_a_plan_says_how_many_bytes_a_seal_then_saves(tmp_path, rows, of_store, tags):
     """Many rows with many values, so that what the rows share beside the features counts."""
-    frame = pd.concat([rows.assign(user_id=rows["user_id"] + NUM_USERS * part) for part in range(PARTS)])
-    frame = frame[["user_id", "viewed", "event"]]
-    schema = [Field(name="viewed", dtype=Set(Int64), tags=tags)]
-    store = make_repository(tmp_path, make_view(schema), rows=frame, target=of_store, **OPTIONS)
-    store.write_to_online_store("history", df=frame)
+    store = written(tmp_path, several_times(rows), tags, of_store)
     plan = plan_view(store, "history", PlanTarget())
     before = _sealed_bytes(store)
-    view = make_view(
-        [Field(name="viewed", dtype=Set(Int64), tags=plan.points[plan.chosen].settings["viewed"])]
-    )
-    store.apply([view])
+    tags = plan.points[plan.chosen].settings["viewed"]
+    store.apply([make_view([Field(name="viewed", dtype=Set(Int64), tags=tags)])])
     assert plan.saved_bytes == pytest.approx(before - _sealed_bytes(store), abs=0.05 * before)
 
 
