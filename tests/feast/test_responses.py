@@ -14,7 +14,7 @@ from feast_sketch_store import SketchOnlineStore, SketchStoreError
 from feast_sketch_store.adapter import responses
 from feast_sketch_store.adapter.plans import Keys
 from tests.helpers.keys import entity_key
-from tests.helpers.repository import USER, make_config, make_view
+from tests.helpers.repository import USER, make_config, make_view, read_users
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SHOP = Entity(name="shop", join_keys=["shop_id"], value_type=ValueType.STRING)
@@ -87,6 +87,12 @@ REQUESTS = {
 }
 
 
+def read_as_feast_does(monkeypatch):
+    """Let the store read in Feast's own way."""
+    for name in ("_read_features_per_fv", "_read_features_per_fv_async"):
+        monkeypatch.setattr(SketchOnlineStore, name, getattr(OnlineStore, name))
+
+
 def answer(get, request):
     features, entities, options = request
     try:
@@ -108,8 +114,7 @@ def test_a_response_is_that_of_feasts_own_way(store, monkeypatch, request_name, 
         return answer(get, REQUESTS[request_name])
 
     ours = ask()
-    for name in ("_read_features_per_fv", "_read_features_per_fv_async"):
-        monkeypatch.setattr(SketchOnlineStore, name, getattr(OnlineStore, name))
+    read_as_feast_does(monkeypatch)
     assert ours == ask()
 
 
@@ -142,8 +147,7 @@ def test_a_precomputed_service_is_answered_as_its_views(
     if way != "prepared":
         monkeypatch.setattr(SketchOnlineStore, "_planned", lambda *arguments: None)
     if way == "Feast's":
-        for name in ("_read_features_per_fv", "_read_features_per_fv_async"):
-            monkeypatch.setattr(SketchOnlineStore, name, getattr(OnlineStore, name))
+        read_as_feast_does(monkeypatch)
 
     def ask(service):
         entities = {"user_id": USERS * times, "shop_id": SHOPS * times}
@@ -160,7 +164,7 @@ def test_a_precomputed_service_is_answered_as_its_views(
 @pytest.mark.parametrize("entities", [{}, {"user_id": []}, {"shop_id": ["a"]}, {"user_id": [None]}])
 def test_wrong_requests_fail_as_with_feasts_own_way(store, monkeypatch, entities):
     ours = answer(store.get_online_features, (USER_FEATURES, entities, {}))
-    monkeypatch.setattr(SketchOnlineStore, "_read_features_per_fv", OnlineStore._read_features_per_fv)
+    read_as_feast_does(monkeypatch)
     assert ours == answer(store.get_online_features, (USER_FEATURES, entities, {}))
 
 
@@ -177,12 +181,10 @@ def test_a_request_is_answered_as_its_project_declares_it(store, services):
 
 def test_what_no_response_can_hold_is_an_error_that_says_so(store, monkeypatch):
     monkeypatch.setattr(responses, "MAX_VECTOR_BYTES", 100)
-    assert store.get_online_features(["history:country"], {"user_id": [1]}).to_dict()["country"] == [
-        "country-0"
-    ]
+    assert read_users(store, ["history:country"], [1])["country"] == ["country-0"]
     too_long = r"'country' of 40 entities take more than the 100 bytes.* fewer entities"
     with pytest.raises(SketchStoreError, match=too_long):
-        store.get_online_features(["history:country"], {"user_id": list(range(40))})
+        read_users(store, ["history:country"], range(40))
 
 
 def test_the_keys_of_a_large_request_are_hashed_once_for_all_views(store, monkeypatch):

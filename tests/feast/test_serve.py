@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -173,10 +173,16 @@ class Apps:
     def __exit__(self, *error):
         self.runner.close()
 
-    def feasts_own(self):
-        """What of the store is overridden to answer requests."""
-        names = ("get_online_features_async", "_read_features_per_fv_async")
-        return {name: getattr(OnlineStore, name) for name in names}
+    # What of the store is overridden to answer requests.
+    overridden = ("get_online_features_async", "_read_features_per_fv_async")
+
+    @contextmanager
+    def feasts_own_way(self):
+        """Let Feast's app read in Feast's own way."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in self.overridden:
+                patch.setattr(self.online, name, getattr(OnlineStore, name).__get__(self.online))
+            yield
 
     def ask(self, app, request, path=PATH, **options):
         return self.runner.run(ask(app, request, path, **options))
@@ -184,9 +190,7 @@ class Apps:
     def assert_alike(self, request, **options):
         """Both answer alike: the answer, and whether ours came without Feast's."""
         before = self.handed_over
-        with pytest.MonkeyPatch.context() as patch:
-            for name, method in self.feasts_own().items():
-                patch.setattr(self.online, name, method.__get__(self.online))
+        with self.feasts_own_way():
             wanted = self.ask(self.feast, request, **options)
         answer = self.ask(self.ours, request, **options)
         assert answer == wanted
@@ -196,8 +200,7 @@ class Apps:
 class AppsWithExpiry(Apps):
     """Feast itself knows no expired rows."""
 
-    def feasts_own(self):
-        return {"get_online_features_async": OnlineStore.get_online_features_async}
+    overridden = ("get_online_features_async",)
 
 
 @pytest.fixture(scope="module")
@@ -497,8 +500,10 @@ def test_the_store_answers_as_feast_does_through_it(apps, store, request):
 # -- metrics -----------------------------------------------------------------------------------
 
 
-def counted():
+def counted(store):
     """All samples of Feast's metrics but times, and those of reads that this store counts."""
+    for view in PLAIN_VIEWS:
+        store._get_provider().online_store.view(store.config, view).metrics.flush()
     samples = Counter()
     for family in REGISTRY.collect():
         for sample in family.samples:
@@ -510,7 +515,6 @@ def counted():
 
 def test_metrics_count_the_same(apps, store, monkeypatch):
     monkeypatch.setattr(metrics, "_config", metrics.build_metrics_flags())
-    online = store._get_provider().online_store
     requests = [
         {"features": ["history:country", "types:f3"], "entities": {"user_id": [1, 2, 99]}},
         {"feature_service": "both", "entities": {"user_id": [1], "shop_id": ["shöp 4"]}},
@@ -518,19 +522,12 @@ def test_metrics_count_the_same(apps, store, monkeypatch):
         b"{",
     ]
     reported = []
-    for app in (apps.feast, apps.ours):
-        for view in PLAIN_VIEWS:
-            online.view(store.config, view).metrics.flush()
-        before = counted()
-        with pytest.MonkeyPatch.context() as patch:
-            if app is apps.feast:
-                for name, method in apps.feasts_own().items():
-                    patch.setattr(online, name, method.__get__(online))
+    for app, way in ((apps.feast, apps.feasts_own_way()), (apps.ours, nullcontext())):
+        before = counted(store)
+        with way:
             for request in requests:
                 apps.ask(app, request)
-        for view in PLAIN_VIEWS:
-            online.view(store.config, view).metrics.flush()
-        reported.append(counted() - before)
+        reported.append(counted(store) - before)
     assert reported[0] == reported[1]
     names = {name for name, *_ in reported[0]}
     assert {"feast_feature_server_request_total", "feast_online_features_status_total"} <= names

@@ -43,6 +43,11 @@ SINCE_67 = pytest.mark.skipif(
 LATER = 4_000_000_000  # seconds since 1970
 
 
+def bearer(token):
+    """The header with a token."""
+    return b"authorization", f"Bearer {token}".encode()
+
+
 def view_of(name):
     return make_view({"user_id": Int64, f"{name}_country": String}, f"{name}.parquet", name=name)
 
@@ -103,7 +108,7 @@ class Served:
         self.runner = asyncio.Runner()
 
     def ask(self, app, request, token=None, headers=(), **options):
-        headers = [*headers, *([] if token is None else [(b"authorization", f"Bearer {token}".encode())])]
+        headers = [*headers, *([] if token is None else [bearer(token)])]
         return self.runner.run(ask(app, request, headers=headers, **options))
 
     def answer(self, request, token=None, **options):
@@ -342,10 +347,7 @@ def test_users_at_once_do_not_mix(served, provider):
     writer = provider.token(**{**NAMES, "roles": ["writer"], "preferred_username": "bob"})
 
     async def both():
-        asked = [
-            ask(served.ours, REQUEST, headers=[(b"authorization", f"Bearer {token}".encode())])
-            for token in [reader, writer] * 20
-        ]
+        asked = [ask(served.ours, REQUEST, headers=[bearer(token)]) for token in [reader, writer] * 20]
         return [status for status, _, _ in await asyncio.gather(*asked)]
 
     assert served.runner.run(both()) == [200, 403] * 20
@@ -396,16 +398,21 @@ def test_a_user_of_kubernetes_is_kept_as_long_as_asked(serve, reviewer, provider
     assert served.handed_over == 2
 
 
-def test_permissions_that_are_in_no_file_are_left_to_feast(serve, provider, tmp_path, caplog):
-    registry = {"registry_type": "sql", "path": f"sqlite:///{tmp_path}/sql.db", "cache_ttl_seconds": 60}
-    served = serve(oidc(provider), registry=registry)
+@pytest.fixture
+def sql_registry(tmp_path):
+    return {"registry_type": "sql", "path": f"sqlite:///{tmp_path}/sql.db", "cache_ttl_seconds": 60}
+
+
+def test_permissions_that_are_in_no_file_are_left_to_feast(serve, provider, sql_registry, caplog):
+    served = serve(oidc(provider), registry=sql_registry)
     assert "permissions are in a registry that is no local file" in caplog.text
     assert type(served.ours).__name__ == "Counted"
 
 
-def test_permissions_that_are_in_no_file_are_kept_as_long_as_asked(serve, provider, tmp_path, monkeypatch):
-    registry = {"registry_type": "sql", "path": f"sqlite:///{tmp_path}/sql.db", "cache_ttl_seconds": 60}
-    served = serve(oidc(provider), registry=registry, cache_seconds=50.0)
+def test_permissions_that_are_in_no_file_are_kept_as_long_as_asked(
+    serve, provider, sql_registry, monkeypatch
+):
+    served = serve(oidc(provider), registry=sql_registry, cache_seconds=50.0)
     clock = SimpleNamespace(time=time.time, monotonic=lambda: 100.0)
     monkeypatch.setattr(guard, "time", clock)
     token = provider.token(**NAMES)
@@ -422,19 +429,17 @@ def test_permissions_that_are_in_no_file_are_kept_as_long_as_asked(serve, provid
 
 
 def test_the_audit_record_of_a_read_is_feasts(served, provider, monkeypatch, caplog):
-    flags = metrics.build_metrics_flags(
-        SimpleNamespace(
-            resource=False,
-            request=False,
-            online_features=False,
-            push=False,
-            materialization=False,
-            freshness=False,
-            offline_features=False,
-            audit_logging=True,
-        )
+    others = (
+        "resource",
+        "request",
+        "online_features",
+        "push",
+        "materialization",
+        "freshness",
+        "offline_features",
     )
-    monkeypatch.setattr(metrics, "_config", flags)
+    flags = SimpleNamespace(**dict.fromkeys(others, False), audit_logging=True)
+    monkeypatch.setattr(metrics, "_config", metrics.build_metrics_flags(flags))
     reported = []
     token = provider.token(**NAMES)
     for app in (served.feast, served.ours):
@@ -459,9 +464,8 @@ def test_the_audit_log_has_the_fields_of_feasts(serve, provider, tmp_path):
 
     async def ask_all():
         async with served.feast.router.lifespan_context(served.feast):
-            with_token = [*headers, (b"authorization", f"Bearer {token}".encode())]
             for app in (served.feast, served.feast, served.ours):
-                assert (await ask(app, REQUEST, headers=with_token))[0] == 200
+                assert (await ask(app, REQUEST, headers=[*headers, bearer(token)]))[0] == 200
 
     served.runner.run(ask_all())
     assert served.handed_over == 0
@@ -486,8 +490,7 @@ def test_mlflow_is_told_of_a_read(served, provider, monkeypatch):
     async def ask_both():
         for app in (served.feast, served.ours):
             for request in (REQUEST, OF_BOTH):
-                headers = [(b"authorization", f"Bearer {token}".encode())]
-                assert (await ask(app, request, headers=headers))[0] == 200
+                assert (await ask(app, request, headers=[bearer(token)]))[0] == 200
                 while len(reported) % 2 != (request is REQUEST):  # the read is logged in a thread
                     await asyncio.sleep(0)
 
