@@ -38,7 +38,7 @@ from feast_sketch_store.cli.common import views_of
 from feast_sketch_store.errors import DamagedFileError, UnsupportedFeatureError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.resharding import reshard
-from tests.helpers.repository import USER, make_config
+from tests.helpers.repository import SEALED, USER, make_config, make_view, read_users
 
 MAY = [datetime(2026, 5, day, 12, tzinfo=UTC) for day in range(1, 10)]
 APRIL = MAY[0] - timedelta(20)
@@ -46,7 +46,7 @@ APRIL = MAY[0] - timedelta(20)
 STORES = {
     "sqlite": {"type": "sqlite", "path": "data/online.db"},
     "unsealed": {"type": "sketch"},
-    "sealed": {"type": "sketch", "compaction": {"min_rows": 0, "share": 1e-9}},
+    "sealed": {"type": "sketch", **SEALED},
 }
 EXACT = {"target": "error 1e-9", "advanced": {"scalar_error": 1e-9, "presence_error": 1e-9}}
 
@@ -95,11 +95,8 @@ def history(rows_source) -> FeatureView:
     return history_over(rows_source(three_users()))
 
 
-def history_over(source, name="history", **options) -> FeatureView:
-    schema = options.pop("schema", [USER_ID, VIEWED, COUNTRY])
-    entities = options.pop("entities", [USER])
-    ttl = timedelta(0)
-    return FeatureView(name=name, entities=entities, schema=schema, source=source, ttl=ttl, **options)
+def history_over(source, name="history", schema=(USER_ID, VIEWED, COUNTRY), **options) -> FeatureView:
+    return make_view(schema, source, name=name, **options)
 
 
 def frame(moment=MAY[0], **columns) -> pd.DataFrame:
@@ -114,8 +111,7 @@ def three_users() -> pd.DataFrame:
 
 def ask(store, features, *users, **options) -> dict:
     """What `get_online_features` answers about some users."""
-    rows = [{"user_id": user} for user in users]
-    return comparable(store.get_online_features(features=features, entity_rows=rows, **options).to_dict())
+    return comparable(read_users(store, features, users, **options))
 
 
 def comparable(answer: dict) -> dict:
@@ -130,14 +126,23 @@ BOTH = ["history:viewed", "history:country"]
 COUNTRIES = ["history:country"]
 
 
-def countries(store, *users, feature="history:country") -> list:
-    return ask(store, [feature], *users)[feature.split(":")[1]]
+def both(store, *users) -> list:
+    """What each user viewed, and the country."""
+    answer = ask(store, BOTH, *users)
+    assert answer.pop("user_id") == [*users]
+    rows = list(zip(answer.pop("viewed"), answer.pop("country"), strict=True))
+    assert answer == {}
+    return rows
+
+
+def countries(store, *users, view="history") -> list:
+    return ask(store, [f"{view}:country"], *users)["country"]
 
 
 class TestApply:
     def test_a_view_that_was_applied_is_empty(self, store, history):
         store.apply([USER, history])
-        assert ask(store, BOTH, 1) == {"user_id": [1], "viewed": [None], "country": [None]}
+        assert both(store, 1) == [(None, None)]
 
     def test_applied_again_keeps_its_rows(self, store, history):
         store.apply([USER, history])
@@ -175,46 +180,25 @@ class TestApply:
         store.write_to_online_store("history", three_users()[["user_id", "country", "event", "created"]])
         store.apply([USER, history_over(source)])
         store.write_to_online_store("history", three_users().iloc[:1])
-        assert ask(store, BOTH, 1, 2) == {
-            "user_id": [1, 2],
-            "viewed": [{"a", "b"}, None],
-            "country": ["FR", "DE"],
-        }
+        assert both(store, 1, 2) == [({"a", "b"}, "FR"), (None, "DE")]
 
     def test_plan_and_apply_diffs(self, store, history):
         """What `feast apply` does with SQLite; with other stores it calls `FeatureStore.apply`."""
-        self.apply_plan(store, [history])
+        # A plan cannot remove a view's rows: Feast 0.67 knows infrastructure of SQLite and Datastore only.
+        sources = [history.batch_source]
+        contents = RepoContents([Project(name="shop")], sources, [history], [], [], [], [USER], [], [])
+        store._apply_diffs(*store.plan(contents))
         store.write_to_online_store("history", three_users())
         assert countries(store, 1) == ["FR"]
-        self.apply_plan(store, [history])
-        assert countries(store, 1) == ["FR"]
-
-    # A plan cannot remove a view's rows: Feast 0.67 knows infrastructure of SQLite and Datastore only.
-
-    def apply_plan(self, store, views):
-        contents = RepoContents(
-            projects=[Project(name="shop")],
-            data_sources=[view.batch_source for view in views],
-            feature_views=views,
-            on_demand_feature_views=[],
-            stream_feature_views=[],
-            label_views=[],
-            entities=[USER],
-            feature_services=[],
-            permissions=[],
-        )
         store._apply_diffs(*store.plan(contents))
+        assert countries(store, 1) == ["FR"]
 
 
 class TestMaterialize:
     def test_materialize_takes_the_rows_of_its_interval(self, store, history):
         store.apply([USER, history])
         store.materialize(APRIL, MAY[1])
-        assert ask(store, BOTH, 1, 2, 3) == {
-            "user_id": [1, 2, 3],
-            "viewed": [{"a", "b"}, {"b"}, None],
-            "country": ["FR", "DE", None],
-        }
+        assert both(store, 1, 2, 3) == [({"a", "b"}, "FR"), ({"b"}, "DE"), (None, None)]
         store.materialize(MAY[1], MAY[3], feature_views=["history"])
         assert countries(store, 1, 2, 3) == ["FR", "DE", "IT"]
 
@@ -226,11 +210,7 @@ class TestMaterialize:
         assert countries(store, 1, 3) == ["FR", "IT"]
         rows_source(frame(MAY[4], user_id=[3, 4], viewed=[["d"], []], country=["ES", "PT"]))
         store.materialize_incremental(MAY[5])
-        assert ask(store, BOTH, 1, 3, 4) == {
-            "user_id": [1, 3, 4],
-            "viewed": [{"a", "b"}, {"d"}, frozenset()],
-            "country": ["FR", "ES", "PT"],
-        }
+        assert both(store, 1, 3, 4) == [({"a", "b"}, "FR"), ({"d"}, "ES"), (frozenset(), "PT")]
 
     # Feast 0.67's local engine ignores `disable_event_timestamp`.
 
@@ -251,17 +231,13 @@ class TestWrite:
     def test_a_data_frame(self, store, history, cache):
         store.apply([USER, history])
         store.write_to_online_store("history", df=three_users(), allow_registry_cache=cache)
-        assert ask(store, BOTH, 1, 2, 9) == {
-            "user_id": [1, 2, 9],
-            "viewed": [{"a", "b"}, {"b"}, None],
-            "country": ["FR", "DE", None],
-        }
+        assert both(store, 1, 2, 9) == [({"a", "b"}, "FR"), ({"b"}, "DE"), (None, None)]
 
     def test_a_dictionary(self, store, history):
         store.apply([USER, history])
         inputs = {"user_id": [1], "viewed": [["a"]], "country": ["FR"], "event": MAY[0], "created": MAY[0]}
         store.write_to_online_store("history", inputs=inputs)
-        assert ask(store, BOTH, 1) == {"user_id": [1], "viewed": [{"a"}], "country": ["FR"]}
+        assert both(store, 1) == [({"a"}, "FR")]
 
     def test_no_rows(self, store, history):
         store.apply([USER, history])
@@ -276,7 +252,7 @@ class TestWrite:
         store.write_to_online_store(
             "history", df=frame(user_id=[1, 2], viewed=[None, ["a"]], country=["FR", None])
         )
-        assert ask(store, BOTH, 1, 2) == {"user_id": [1, 2], "viewed": [None, {"a"}], "country": ["FR", None]}
+        assert both(store, 1, 2) == [(None, "FR"), ({"a"}, None)]
 
     def test_push_writes_every_view_of_its_source(self, store, rows_source):
         events = PushSource(name="events", batch_source=rows_source(three_users()))
@@ -329,21 +305,19 @@ class TestAnswers:
             }
 
     def test_statuses_timestamps_and_version_metadata(self, store):
-        rows = [{"user_id": 1}, {"user_id": 3}, {"user_id": 9}]
-        options = {"include_feature_view_version_metadata": True}
-        response = store.get_online_features(COUNTRIES, rows, **options)
+        entities = {"user_id": [1, 3, 9]}
+        response = store.get_online_features(COUNTRIES, entities, include_feature_view_version_metadata=True)
         names = list(response.proto.metadata.feature_names.val)
         statuses = response.proto.results[names.index("country")].statuses
         status_type = type(response.proto.results[0]).DESCRIPTOR.file.enum_types_by_name["FieldStatus"]
         assert [status_type.values_by_number[s].name for s in statuses] == ["PRESENT", "PRESENT", "NOT_FOUND"]
         answer = response.to_dict(include_event_timestamps=True)
         assert answer["country__ts"] == [int(MAY[0].timestamp()), int(MAY[2].timestamp()), 0]
-        assert [(v.name, v.version) for v in response.proto.metadata.feature_view_metadata] == [
-            ("history", 0)
-        ]
+        (view,) = response.proto.metadata.feature_view_metadata
+        assert (view.name, view.version) == ("history", 0)
 
     def test_data_frame_and_arrow_table(self, store):
-        response = store.get_online_features(features=BOTH, entity_rows=[{"user_id": 1}, {"user_id": 9}])
+        response = store.get_online_features(BOTH, {"user_id": [1, 9]})
         wanted = {"user_id": [1, 9], "viewed": [{"a", "b"}, None], "country": ["FR", None]}
         data_frame = response.to_df(include_event_timestamps=True)
         assert comparable({n: data_frame[n].tolist() for n in wanted}) == wanted
@@ -417,11 +391,8 @@ class TestKindsOfViews:
         store.write_to_online_store("lower", three_users().iloc[:2])
         assert ask(store, ["lower:code"], 1, 2, 9) == {"user_id": [1, 2, 9], "code": ["fr", "de", None]}
         store.materialize(APRIL, MAY[8], ["history", "lower"])
-        assert ask(store, ["lower:code", "history:country"], 3) == {
-            "user_id": [3],
-            "code": ["it"],
-            "country": ["IT"],
-        }
+        answer = ask(store, ["lower:code", "history:country"], 3)
+        assert answer == {"user_id": [3], "code": ["it"], "country": ["IT"]}
 
     @pytest.mark.parametrize("kind", ["push", "kafka"])
     def test_a_stream_view_is_written_and_materialized(self, store, rows_source, kind):
@@ -451,11 +422,7 @@ class TestKindsOfViews:
             store.push("events", row)
         else:
             store.write_to_online_store("history", row)  # what Feast's stream processors call
-        assert ask(store, BOTH, 1, 2, 3) == {
-            "user_id": [1, 2, 3],
-            "viewed": [{"z"}, {"b"}, None],
-            "country": ["CH", "DE", None],
-        }
+        assert both(store, 1, 2, 3) == [({"z"}, "CH"), ({"b"}, "DE"), (None, None)]
         store.materialize_incremental(MAY[3])
         assert countries(store, 1, 2, 3) == ["CH", "DE", "IT"]
 
@@ -486,11 +453,7 @@ class TestKindsOfViews:
         )
         store.apply([USER, view])
         store.materialize(APRIL, MAY[8])
-        assert ask(store, BOTH, 1, 9) == {
-            "user_id": [1, 9],
-            "viewed": [{"a", "b"}, None],
-            "country": ["FR", None],
-        }
+        assert both(store, 1, 9) == [({"a", "b"}, "FR"), (None, None)]
 
     # Feast 0.67 reads a view without entities by another key than `write_to_online_store` gives it.
     @pytest.mark.parametrize("is_stream", [False, True])
@@ -611,9 +574,15 @@ class TestKindsOfViews:
         assert ask(store, ["computed:code"], 1) == {"user_id": [1], "code": [2]}
 
 
-@pytest.mark.parametrize("kind", STORES)
+OURS = pytest.mark.parametrize("kind", [kind for kind in STORES if kind != "sqlite"])
+
+
 class TestVersions:
     """`enable_online_feature_view_versioning`: each version of a view's schema has rows of its own."""
+
+    @pytest.fixture(params=STORES)
+    def kind(self, request):
+        return request.param
 
     @pytest.fixture
     def store(self, kind, make_store, rows_source):
@@ -631,8 +600,8 @@ class TestVersions:
 
     def test_each_version_is_read_by_its_name(self, store):
         assert countries(store, 1, 9) == [39, None]
-        assert countries(store, 1, feature="history@v0:country") == ["FR"]
-        assert countries(store, 1, feature="history@v2:country") == [39]
+        assert countries(store, 1, view="history@v0") == ["FR"]
+        assert countries(store, 1, view="history@v2") == [39]
         assert ask(store, ["history@v1:country", "history@v1:viewed"], 1, 9) == {
             "user_id": [1, 9],
             "country": ["DE", None],
@@ -645,47 +614,47 @@ class TestVersions:
         del answer["user_id"]
         assert list(answer) == ["history@v0__country", "history@v1__country", "history__country"]
         assert list(answer.values()) == [["FR"], ["DE"], [39]]
-        options = {"include_feature_view_version_metadata": True}
-        response = store.get_online_features(COUNTRIES, [{"user_id": 1}], **options)
-        assert [(v.name, v.version) for v in response.proto.metadata.feature_view_metadata] == [
-            ("history", 2)
-        ]
+        entities = {"user_id": [1]}
+        response = store.get_online_features(COUNTRIES, entities, include_feature_view_version_metadata=True)
+        (view,) = response.proto.metadata.feature_view_metadata
+        assert (view.name, view.version) == ("history", 2)
 
-    def test_each_version_has_metrics_of_its_own(self, kind, store):
-        if kind == "sqlite":
-            pytest.skip("metrics are those of this store")
-        assert countries(store, 1, feature="history@v0:country") == ["FR"]
+    def test_an_older_version_is_materialized(self, store):
+        store.materialize(APRIL, MAY[8], ["history"], version="v1")
+        assert countries(store, 1, 2, view="history@v1") == ["FR", "DE"]
+        assert countries(store, 1, 2) == [39, None]
+
+    @OURS
+    def test_each_version_has_metrics_of_its_own(self, store):
+        assert countries(store, 1, view="history@v0") == ["FR"]
         online = store.provider.online_store
         labels = {view.metrics.labels[1] for view in online.views.pop_all()}
         assert labels == {"history", "history@v1", "history@v2"}
 
-    def test_a_version_is_maintained_by_its_name(self, kind, store):
-        if kind == "sqlite":
-            pytest.skip("maintenance is that of this store")
+    @OURS
+    def test_a_version_is_maintained_by_its_name(self, store):
         assert views_of(store, ["history@v0"]) == ["history@v0"]
         assert maintenance.delete(store, "history@v0", [{"user_id": 1}]).found == 1
-        assert countries(store, 1, feature="history@v0:country") == [None]
+        assert countries(store, 1, view="history@v0") == [None]
         assert maintenance.rebuild(store, "history@v1") == 3
         assert maintenance.inspect(store, "history@v1").view == "history@v1"
-        assert countries(store, 1, 2, feature="history@v1:country") == ["FR", "DE"]
+        assert countries(store, 1, 2, view="history@v1") == ["FR", "DE"]
         assert countries(store, 1, 2) == [39, None]
         for wrong in ("latest", "", "two"):
             with pytest.raises(UnsupportedFeatureError, match="'history': "):
                 maintenance.inspect(store, f"history@{wrong}")
 
-    def test_advice_about_a_version_names_it(self, kind, store, caplog):
+    @OURS
+    def test_advice_about_a_version_names_it(self, store, caplog):
         """A command with the plain name would change the version in use."""
-        if kind == "sqlite":
-            pytest.skip("maintenance is that of this store")
         for version in ("v0", "v1"):
             reshard(store, f"history@{version}", 2, lambda seconds: None)
             caplog.clear()
             open_view(store, f"history@{version}")
             assert f"divide the rows with `feast-sketch reshard history@{version} --shards 1`" in caplog.text
 
-    def test_a_snapshot_of_another_version_is_refused(self, kind, store):
-        if kind == "sqlite":
-            pytest.skip("files are those of this store")
+    @OURS
+    def test_a_snapshot_of_another_version_is_refused(self, store):
         versions = [f"history@v{number}" for number in range(3)]
         for version in versions:
             maintenance.seal(store, version)
@@ -696,25 +665,20 @@ class TestVersions:
                 first.replace(name, other.read(name))
             store.provider.online_store.views.pop_all()
             with pytest.raises(DamagedFileError, match=r"is of another view, 'history@v[12]'"):
-                countries(store, 1, feature="history@v0:country")
+                countries(store, 1, view="history@v0")
 
-    def test_a_reader_names_its_version(self, kind, store):
-        if kind == "sqlite":
-            pytest.skip("the reader is that of this store")
+    @OURS
+    def test_a_reader_names_its_version(self, store):
         place = store.config.online_store.path
         features = {name: SketchReader(place, f"history{name}").features for name in ("", "@v0", "@v1")}
         assert features == {"": ["country"], "@v0": ["country"], "@v1": ["country", "viewed"]}
 
-    def test_an_older_version_is_materialized(self, store):
-        store.materialize(APRIL, MAY[8], ["history"], version="v1")
-        assert countries(store, 1, 2, feature="history@v1:country") == ["FR", "DE"]
-        assert countries(store, 1, 2) == [39, None]
-
+    @OURS
     @pytest.mark.parametrize("is_pinned", [False, True])
-    def test_a_dropped_view_takes_all_versions_with_it(self, kind, store, is_pinned, tmp_path):
-        """Also newer ones than that of the declaration, which has none if it was never applied."""
-        if kind == "sqlite":
-            pytest.skip("SQLite keeps the newer versions")
+    def test_a_dropped_view_takes_all_versions_with_it(self, store, is_pinned, tmp_path):
+        """Also newer ones than that of the declaration, which has none if it was never applied; SQLite keeps
+        those.
+        """
         source = store.get_data_source("rows")
         first = history_over(source, schema=[USER_ID, COUNTRY])
         if is_pinned:

@@ -135,7 +135,7 @@ def read_users(
 ) -> dict[str, list[Any]]:
     """What ``get_online_features`` answers about users, by name."""
     rows = [{"user_id": user} for user in users]
-    return store.get_online_features(features, rows).to_dict()
+    return store.get_online_features(features, rows, **options).to_dict()
 
 
 def run_cli(folder: str | Path, *arguments: str, status: int = 0, input: str | None = None) -> Result:
