@@ -16,7 +16,7 @@ from feast_sketch_store.errors import RowError, SettingsError
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
-from tests.helpers.repository import make_repository, make_view, materialize
+from tests.helpers.repository import make_repository, make_view, materialize, read_users
 from tests.helpers.values import numbers, strings
 
 NUM_USERS, NUM_VALUES = 300, 60
@@ -117,9 +117,8 @@ def test_training_rows_get_what_reads_give(harness):
     training = pd.DataFrame({"viewed": rows, "history__liked": [likes(viewed) for viewed in rows]})
     shown = through_sketch(training, reader)
     assert shown["click_score"].tolist() == scores(harness, range(NUM_USERS)).tolist()
-    with pytest.raises(
-        RowError, match="no column 'liked' or history__liked, which 'click_score' is computed from"
-    ):
+    lacking = "no column 'liked' or history__liked, which 'click_score' is computed from"
+    with pytest.raises(RowError, match=lacking):
         through_sketch(training[["viewed"]], reader, ["click_score"])
     assert "click_score" not in through_sketch(training[["viewed"]], reader)
 
@@ -187,12 +186,9 @@ def test_an_entity_without_values_has_a_score_of_zero_and_a_stranger_has_none(ha
 
 
 def test_nobody_writes_what_is_computed(harness):
-    row = {**values([1, 2]), "click_score": Value(double_val=3.0)}
-    with pytest.raises(
-        RowError,
-        match="'click_score' has the codec 'score', so it is computed from other features, but row 0",
-    ):
-        harness.write(1, row)
+    computed = "'click_score' has the codec 'score', so it is computed from other features, but row 0"
+    with pytest.raises(RowError, match=computed):
+        harness.write(1, {**values([1, 2]), "click_score": Value(double_val=3.0)})
     harness.write(1, {**values([1, 2]), "click_score": Value()})
     storage = harness.opened.storage
     assert "click_score" not in RowLog(storage).read().schema().names
@@ -207,43 +203,29 @@ def test_through_feast_with_a_source_that_has_a_column_of_nulls(tmp_path):
     options = {"refresh": 0, "compaction": {"min_rows": 100}}
     store = materialize(make_repository(tmp_path, view, rows=frame, **options), NOON)
     features = ["history:click_score"]
-    before = store.get_online_features(features, [{"user_id": 4}]).to_dict()
+    before = read_users(store, features, [4])
     assert before["click_score"][0] == pytest.approx(exact_score(rows[4]), abs=0.1)
     pushed = frame[frame["user_id"] == 4].assign(user_id=9000, event=NOON + timedelta(hours=1))
     store.push("pushed", pushed, to=PushMode.ONLINE)
-    after = store.get_online_features(features, [{"user_id": 9000}]).to_dict()
-    assert after["click_score"] == before["click_score"]
+    assert read_users(store, features, [9000])["click_score"] == before["click_score"]
+
+
+OF_SEEN = {"sketch.score": "{of: [seen], weights: weights.json}"}
 
 
 @pytest.mark.parametrize(
-    ("field", "message"),
+    ("dtype", "tags", "message"),
     [
-        (
-            Field(name="s", dtype=String, tags=SCORE.tags),
-            "has type String, which the codec 'score' does not take",
-        ),
-        (
-            Field(
-                name="s",
-                dtype=Float64,
-                tags={**SCORE.tags, "sketch.score": "{of: [seen], weights: weights.json}"},
-            ),
-            r"computed from \['seen'\], which are not Sets",
-        ),
-        (
-            Field(name="s", dtype=Float64, tags={**SCORE.tags, "sketch.clusters": "8"}),
-            "no effect: sketch.clusters",
-        ),
-        (
-            Field(name="s", dtype=Float64, tags={"sketch.codec": "score", "sketch.score": "{of: [viewed]}"}),
-            "needs the tag sketch.score",
-        ),
+        (String, {}, "has type String, which the codec 'score' does not take"),
+        (Float64, OF_SEEN, r"computed from \['seen'\], which are not Sets"),
+        (Float64, {"sketch.clusters": "8"}, "no effect: sketch.clusters"),
+        (Float64, {"sketch.score": "{of: [viewed]}"}, "needs the tag sketch.score"),
     ],
 )
-def test_tags_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, field, message):
+def test_tags_that_do_not_fit_are_refused(make_harness, tmp_path, dtype, tags, message):
     write_weights(tmp_path)
     with pytest.raises(SettingsError, match=message):
-        make_harness(view=make_view([VIEWED, LIKED, field]))
+        make_harness([VIEWED, LIKED, Field(name="s", dtype=dtype, tags={**SCORE.tags, **tags})])
 
 
 @pytest.mark.parametrize(
@@ -262,8 +244,8 @@ def test_tags_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, fie
         ('{"viewed": [[1, 0.0]]}', "all of whose weights are 0"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(make_harness, make_view, tmp_path, content, message):
+def test_weights_that_do_not_fit_are_refused(make_harness, tmp_path, content, message):
     if content is not None:
         (tmp_path / "weights.json").write_text(content)
     with pytest.raises(SettingsError, match=message):
-        make_harness(view=make_view([VIEWED, LIKED, SCORE]))
+        make_harness([VIEWED, LIKED, SCORE])

@@ -88,6 +88,9 @@ class Server:
         assert status == 200, f"{status}: {text}"
         return text
 
+    def write(self, df: dict, view: str = "history") -> None:
+        self.post("/write-to-online-store", {"feature_view_name": view, "df": df})
+
     def ask(self, *users: int, **request) -> dict:
         """The values that any worker answers."""
         request = {"features": ["history:viewed", "history:country"], **request}
@@ -209,8 +212,7 @@ def columns(users, viewed, country, moment=NOON) -> dict:
 
 @pytest.mark.slow
 def test_requests_by_features_and_by_service(server):
-    body = {"feature_view_name": "history", "df": columns([10, 11], ["a", "b"], "FR")}
-    server.post("/write-to-online-store", body)
+    server.write(columns([10, 11], ["a", "b"], "FR"))
     server.await_countries(["FR", "FR", None], 10, 11, 19)
     wanted = {"user_id": [10, 19], "viewed": [{"a", "b"}, None], "country": ["FR", None]}
     assert server.ask_both(10, 19) == [wanted] * 2
@@ -281,38 +283,34 @@ def test_materialize_without_waiting_for_it(server):
     server.await_countries(["FR"], 50)
 
 
+READ, WRITE = "/get-online-features", "/write-to-online-store"
 GOOD_READ = {"features": ["history:country"], "entities": {"user_id": [60]}}
-GOOD_WRITE = {"feature_view_name": "history", "df": columns([61], ["a"], "FR")}
+ROWS = columns([61], ["a"], "FR")
+BACKWARDS = {"start_ts": NOON.isoformat(), "end_ts": APRIL.isoformat()}
+
+
+def write_of(df, view="history"):
+    return {"feature_view_name": view, "df": df}
+
+
 WRONG_REQUESTS = {
-    "unknown feature": ("/get-online-features", {**GOOD_READ, "features": ["history:age"]}, "age"),
-    "wrong entity type": ("/get-online-features", {**GOOD_READ, "entities": {"user_id": ["one"]}}, ""),
-    "unknown push source": ("/push", {"push_source_name": "nobody", "df": GOOD_WRITE["df"]}, "nobody"),
-    "unknown target": ("/push", {"push_source_name": "events", "df": GOOD_WRITE["df"], "to": "moon"}, "moon"),
-    "written to an unknown view": (
-        "/write-to-online-store",
-        {**GOOD_WRITE, "feature_view_name": "past"},
-        "past",
-    ),
+    "unknown feature": (READ, {**GOOD_READ, "features": ["history:age"]}, "age"),
+    "wrong entity type": (READ, {**GOOD_READ, "entities": {"user_id": ["one"]}}, ""),
+    "unknown push source": ("/push", {"push_source_name": "nobody", "df": ROWS}, "nobody"),
+    "unknown target": ("/push", {"push_source_name": "events", "df": ROWS, "to": "moon"}, "moon"),
+    "written to an unknown view": (WRITE, write_of(ROWS, "past"), "past"),
     "written with a feature missing": (
-        "/write-to-online-store",
-        {**GOOD_WRITE, "df": {n: v for n, v in GOOD_WRITE["df"].items() if n != "country"}},
+        WRITE,
+        write_of({name: values for name, values in ROWS.items() if name != "country"}),
         "country",
     ),
-    "written with a wrong type": (
-        "/write-to-online-store",
-        {**GOOD_WRITE, "df": {**GOOD_WRITE["df"], "user_id": ["one"]}},
-        "",
-    ),
+    "written with a wrong type": (WRITE, write_of({**ROWS, "user_id": ["one"]}), ""),
     "written with columns of different lengths": (
-        "/write-to-online-store",
-        {**GOOD_WRITE, "df": {**GOOD_WRITE["df"], "country": ["FR", "DE"]}},
+        WRITE,
+        write_of({**ROWS, "country": ["FR", "DE"]}),
         "length",
     ),
-    "materialized backwards": (
-        "/materialize",
-        {"start_ts": NOON.isoformat(), "end_ts": APRIL.isoformat()},
-        "before",
-    ),
+    "materialized backwards": ("/materialize", BACKWARDS, "before"),
 }
 
 
@@ -347,9 +345,7 @@ def test_the_remote_online_store_of_another_repository(server, tmp_path):
         answer = client.get_online_features(places, rows, full_feature_names=True).to_dict()
         assert answer["places__country"] == ["DE", None]
 
-        server.post(
-            "/write-to-online-store", {"feature_view_name": "history", "df": columns([70], ["a", "b"], "IT")}
-        )
+        server.write(columns([70], ["a", "b"], "IT"))
         server.await_countries(["IT"], 70)
         answer = client.get_online_features(client.get_feature_service("recommender"), rows).to_dict()
         assert answer["country"] == ["IT", None]
@@ -367,8 +363,7 @@ def test_reads_go_on_while_another_process_materializes(server, warm_feast_cli):
     if server.kind == "sqlite":
         pytest.skip("Feast's SQLite store locks its file meanwhile")
     features = ["large:viewed", "large:country"]
-    before = {"feature_view_name": "large", "df": columns(list(range(1_000)), ["a", "b"], "FR")}
-    server.post("/write-to-online-store", before)
+    server.write(columns(list(range(1_000)), ["a", "b"], "FR"), view="large")
     server.await_countries(["FR"] * 1_000, *range(1_000), features=features)
     seen, wrong, ended = set(), [], threading.Event()
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from feast import FeatureStore
-from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int64, String
 
 from feast_sketch_store import SketchReader
@@ -13,44 +12,28 @@ from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 from tests.helpers.keys import user_key
 from tests.helpers.length import by_length
-from tests.helpers.repository import USER, make_config, make_repository, make_view
+from tests.helpers.repository import USER, make_config, make_repository, make_view, read_users
+from tests.helpers.values import country
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 NAMES = [
-    "with space",
-    " leading and trailing ",
-    "a%20b",
-    "50%",
-    "%",
-    "%2e%2e",
-    "%zz",
-    "back\\slash",
-    "\\",
-    "a#b",
-    "a?b=c&d",
-    "größe",
-    "e\u0301",
-    "日本語",
-    "🛒",
-    "new\nline",
-    "tab\there",
-    "a\u2028b\u0085c",
-    "*",
-    "[a-z]",
-    "{a,b}",
-    "~",
-    "$HOME",
-    "'\"",
-    "a:b",
-    "-rf",
-    "a@b",
-    "_delta_log",
-    "x" * 255,
+    *("with space", " leading and trailing ", "a%20b", "50%", "%", "%2e%2e", "%zz", "back\\slash"),
+    *("\\", "a#b", "a?b=c&d", "größe", "e\u0301", "日本語", "🛒", "new\nline", "tab\there"),
+    *(
+        "a\u2028b\u0085c",
+        "*",
+        "[a-z]",
+        "{a,b}",
+        "~",
+        "$HOME",
+        "'\"",
+        "a:b",
+        "-rf",
+        "a@b",
+        "_delta_log",
+        "x" * 255,
+    ),
 ]
-
-
-def country(name):
-    return {"country": Value(string_val=name)}
 
 
 def make_store(repo: Path, path: str) -> FeatureStore:
@@ -69,8 +52,7 @@ def write(store: FeatureStore, **countries: str) -> None:
 
 
 def read(store: FeatureStore) -> list[str | None]:
-    rows = [{"user_id": user} for user in (1, 2, 3)]
-    return store.get_online_features(["history:country"], rows).to_dict()["country"]
+    return read_users(store, ["history:country"], (1, 2, 3))["country"]
 
 
 CASES = [("of the repository", name) for name in NAMES] + [

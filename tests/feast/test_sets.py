@@ -230,18 +230,13 @@ def test_join_keys_are_moments(make_store):
 
 def test_what_cannot_be_is_refused_by_name(make_store):
     store = make_store()
-    with pytest.raises(
-        UnsupportedFeatureError, match=r"no set 'seen'; its sets that grow are \['liked', 'words'\]"
-    ):
+    known = r"no set 'seen'; its sets that grow are \['liked', 'words'\]"
+    with pytest.raises(UnsupportedFeatureError, match=known):
         Sets(store, "history", "seen")
-    sets = Sets(store, "history", "liked")
-    with pytest.raises(
-        RowError, match="these are not values of the set 'liked' of feature view 'history', which is of int64"
-    ):
+    sets, liked = Sets(store, "history", "liked"), "the set 'liked' of feature view 'history'"
+    with pytest.raises(RowError, match=f"these are not values of {liked}, which is of int64"):
         sets.add([1], ["a"])
-    with pytest.raises(
-        RowError, match="the set 'liked' of feature view 'history' takes 2 values here, not 1 value"
-    ):
+    with pytest.raises(RowError, match=f"{liked} takes 2 values here, not 1 value"):
         sets.remove([1, 2], [1])
     assert sets.get([1]).to_pylist() == [None]
     store.config.online_store.read_only = True
@@ -258,22 +253,22 @@ def test_texts_that_feast_cannot_read_are_refused(make_store, dtype):
     assert sets.get([1]).to_pylist() == [None]
 
 
+LIKED = Field(name="liked", dtype=Set(Int64))
+SEEN = Field(name="seen", dtype=Array(Int64), tags={"sketch.codec": "list"})
+
+
 @pytest.mark.parametrize(
-    ("fields", "tags", "words"),
+    ("fields", "rows", "words"),
     [
-        ([Field(name="price", dtype=Float64)], {"sketch.rows": "append"}, r"\['price'\], which are not kept"),
-        (
-            [Field(name="seen", dtype=Array(Int64), tags={"sketch.codec": "list"})],
-            {"sketch.rows": "replace"},
-            "has lists, to which rows append, and the tag sketch.rows='replace'",
-        ),
-        ([], {"sketch.rows": "add"}, "sketch.rows='add'"),
+        ([LIKED, Field(name="price", dtype=Float64)], "append", r"\['price'\], which are not kept"),
+        ([SEEN], "replace", "has lists, to which rows append, and the tag sketch.rows='replace'"),
+        ([LIKED], "add", "sketch.rows='add'"),
     ],
 )
-def test_a_view_that_cannot_append_is_refused(make_store, fields, tags, words):
-    schema = [*fields, *([] if "seen" in str(fields) else [Field(name="liked", dtype=Set(Int64))])]
+def test_a_view_that_cannot_append_is_refused(make_store, fields, rows, words):
+    tags = {"sketch.rows": rows}
     with pytest.raises(SettingsError, match=words):
-        make_store(make_view(schema, pushed="likes", tags=tags, ttl=timedelta(days=1)))
+        make_store(make_view(fields, pushed="likes", tags=tags, ttl=timedelta(days=1)))
 
 
 def test_a_view_whose_rows_replace_each_other_does_not_become_one_to_which_they_append(make_store):

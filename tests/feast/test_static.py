@@ -90,9 +90,8 @@ def test_a_rebuild_from_the_source(store):
 
 def test_another_feature_beside_them_is_refused(tmp_path):
     schema = [Field(name="country", dtype=String, tags=STATIC), Field(name="level", dtype=Int64)]
-    with pytest.raises(
-        SettingsError, match=r"'static', and others: level\. A static function holds whole rows"
-    ):
+    whole = r"'static', and others: level\. A static function holds whole rows"
+    with pytest.raises(SettingsError, match=whole):
         make(tmp_path, schema)
 
 
