@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from feast_sketch_store.row_log import LogRead
+from feast_sketch_store.row_log import LogRead, RowLog
 from feast_sketch_store.row_log.records import decode_mark
 from feast_sketch_store.storage.local import LocalStorage
 
@@ -13,6 +13,12 @@ from feast_sketch_store.storage.local import LocalStorage
 def rows(*names: str, **more: Any) -> pa.Table:
     """Rows with these names, and other columns."""
     return pa.table({"name": pa.array(names, pa.string()), **more})
+
+
+def append_and_absorb(log: RowLog, *names: str) -> LogRead:
+    """Write a row of each name, and absorb the log."""
+    log.append(rows(*names))
+    return log.absorb()
 
 
 def names_of(read: LogRead) -> list[str]:

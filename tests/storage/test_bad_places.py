@@ -6,6 +6,7 @@ import os
 import time
 import traceback
 from contextlib import suppress
+from unittest.mock import patch
 
 import pytest
 from obstore.store import MemoryStore
@@ -209,17 +210,12 @@ def test_a_cache_that_cannot_be_written_is_named(bucket, tmp_path):
         replica.close()
 
 
-def test_a_replica_whose_disk_is_full_serves_on(bucket, tmp_path, monkeypatch, caplog):
+def test_a_replica_whose_disk_is_full_serves_on(bucket, tmp_path, caplog):
     replica = bucket.replica(tmp_path)
     assert read(replica) == {1: {"milk"}}
     put(bucket.writer, 2, "tea")
     bucket.writer.seal()
-
-    def full(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(file_cache.os, "fsync", full)
+    with patch.object(file_cache.os, "fsync", side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))):
         replica.poll()
         assert read(replica) == {1: {"milk"}}
         reported = replica.freshness()

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -113,8 +114,9 @@ def everything_under(path):
     return sorted(p.relative_to(path).as_posix() for p in path.rglob("*"))
 
 
-def raise_no_space(*_):
-    raise OSError(28, "No space left on device")
+def no_space_for(call):
+    """A call, given by its name, fails."""
+    return patch(call, side_effect=OSError(errno.ENOSPC, "No space left on device"))
 
 
 # -- maps and descriptors --------------------------------------------------------------------------
@@ -256,15 +258,10 @@ def test_folders_are_durable_before_files_in_them(storage, steps):
     assert steps == [("fsync", "unfinished"), "link", "unlink", ("fsync", "rows/deep")]
 
 
-def test_a_file_is_there_although_what_it_was_written_to_cannot_be_removed(storage, monkeypatch):
+def test_a_file_is_there_although_what_it_was_written_to_cannot_be_removed(storage):
     put(storage, "rows/a")
-
-    def fail(*arguments, **named):
-        raise OSError(errno.EIO, "the disk is broken")
-
-    monkeypatch.setattr(os, "unlink", fail)
-    put(storage, "rows/b")
-    monkeypatch.undo()
+    with patch.object(os, "unlink", side_effect=OSError(errno.EIO, "the disk is broken")):
+        put(storage, "rows/b")
     assert storage.list("rows/") == ["a", "b"]
 
 
@@ -303,22 +300,18 @@ def test_the_order_of_an_append(storage, steps):
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "os.link", "feast_sketch_store.storage.local.fsync_path"])
-def test_a_file_that_cannot_be_made_durable_with_its_folder_is_not_there(storage, monkeypatch, step):
+def test_a_file_that_cannot_be_made_durable_with_its_folder_is_not_there(storage, step):
     put(storage, "rows/other")
-    monkeypatch.setattr(step, raise_no_space)
-    with pytest.raises(StorageError, match=r"rows/a.*No space left"):
+    with no_space_for(step), pytest.raises(StorageError, match=r"rows/a.*No space left"):
         put(storage, "rows/a", b"x")
-    monkeypatch.undo()
     assert names_of(storage) == ["rows/other"]
 
 
-@pytest.mark.parametrize("step", ["pwrite", "fdatasync"])
-def test_an_append_that_fails_is_taken_back(storage, monkeypatch, step):
+@pytest.mark.parametrize("step", ["os.pwrite", "os.fdatasync"])
+def test_an_append_that_fails_is_taken_back(storage, step):
     storage.append("log", 0, [b"sound"])
-    monkeypatch.setattr(os, step, raise_no_space)
-    with pytest.raises(StorageError, match=r"log.*No space left"):
+    with no_space_for(step), pytest.raises(StorageError, match=r"log.*No space left"):
         storage.append("log", 5, [b" more"])
-    monkeypatch.undo()
     assert storage.read("log") == b"sound"
 
 
@@ -486,14 +479,15 @@ def test_nothing_is_left_beside_a_deleted_folder(storage, tmp_path):
     assert everything_under(tmp_path) == []
 
 
-def test_what_a_killed_deletion_left_is_removed_by_the_next(storage, tmp_path, monkeypatch):
+def test_what_a_killed_deletion_left_is_removed_by_the_next(storage, tmp_path):
     put(storage, "rows/a", b"of a deleted person")
     put(LocalStorage(tmp_path / "storage2"), "a")
     put(LocalStorage(tmp_path / ".mine.dropped"), "a")
-    monkeypatch.setattr("feast_sketch_store.storage.local._remove", raise_no_space)
-    with pytest.raises(StorageError, match="storage"):
+    with (
+        no_space_for("feast_sketch_store.storage.local._remove"),
+        pytest.raises(StorageError, match="storage"),
+    ):
         storage.delete_all()
-    monkeypatch.undo()
     assert names_of(storage) == []
     assert len(everything_under(tmp_path)) == 7
     LocalStorage(tmp_path / "storage3").delete_all()

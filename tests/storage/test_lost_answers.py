@@ -2,6 +2,7 @@
 
 import re
 from contextlib import suppress
+from unittest.mock import Mock, patch
 
 import obstore
 import pytest
@@ -312,11 +313,8 @@ def test_a_rebuild_that_is_done_after_it_failed_shows_with_the_next_seal(bucket)
 
 def test_where_nothing_may_be_deleted_a_seal_works_and_a_vacuum_says_so(bucket, monkeypatch, caplog):
     view, wanted = started(bucket)
-
-    def refuse(*_):
-        raise GenericError("status code: 403 <Code>AccessDenied</Code>")
-
-    monkeypatch.setattr(obstore, "delete", refuse)
+    refused = GenericError("status code: 403 <Code>AccessDenied</Code>")
+    monkeypatch.setattr(obstore, "delete", Mock(side_effect=refused))
     assert all(view.seal() for _ in range(3))
     for kept in (r"snapshots/\S+\.json", r"seal\.lock"):
         assert re.search(f"{kept}: cannot be deleted: access is denied", caplog.text)
@@ -330,7 +328,7 @@ def test_a_rebuild_whose_answer_is_lost_on_a_network_happened(served):
 
 
 @pytest.mark.parametrize("is_new", [True, False])
-def test_a_put_that_may_have_been_made_is_uncertain(monkeypatch, is_new):
+def test_a_put_that_may_have_been_made_is_uncertain(is_new):
     """Its answer is lost, the next try is refused, and whose object is there gets no answer."""
     bucket = Objects(MemoryStore(), "s3://bucket", "bucket")
     if not is_new:
@@ -342,14 +340,12 @@ def test_a_put_that_may_have_been_made_is_uncertain(monkeypatch, is_new):
         put(*arguments, **options)
         raise GenericError("ConnectionReset")
 
-    def down(*arguments, **options):
-        raise GenericError("kind: Timeout")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(obstore, "put", put_unanswered)
-        patch.setattr(obstore, "get", down)
-        with pytest.raises(UncertainWriteError):
-            bucket.create("key", b"new") if is_new else bucket.replace("key", b"new", known)
+    with (
+        patch.object(obstore, "put", put_unanswered),
+        patch.object(obstore, "get", side_effect=GenericError("kind: Timeout")),
+        pytest.raises(UncertainWriteError),
+    ):
+        bucket.create("key", b"new") if is_new else bucket.replace("key", b"new", known)
     assert bucket.read("key") == b"new"
 
 
@@ -375,11 +371,7 @@ def test_an_object_that_must_not_be_changed_is_not_called_replaced(monkeypatch):
     """Azure answers 409 in a container of immutable blobs."""
     bucket = Objects(MemoryStore(), "az://box", "box")
     bucket.replace("key", b"old")
-
-    def refuse(*arguments, **options):
-        raise AlreadyExistsError("status code: 409")
-
-    monkeypatch.setattr(obstore, "put", refuse)
+    monkeypatch.setattr(obstore, "put", Mock(side_effect=AlreadyExistsError("status code: 409")))
     for write in (lambda: bucket.replace("key", b"new"), bucket.now):
         with pytest.raises(
             UncertainWriteError, match=r"^az://box/.*: the object store refuses to overwrite it"

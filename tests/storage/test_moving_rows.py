@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -35,6 +35,7 @@ from tests.helpers.file_systems import know_files_badly
 from tests.helpers.histories import NEVER, items_of, settings_of
 from tests.helpers.keys import user_key
 from tests.helpers.length import combined
+from tests.helpers.meanwhile import once_after, once_before
 from tests.storage.memory import Files, ObjectsInMemory, OwnProcess
 
 pytestmark = pytest.mark.slow
@@ -168,15 +169,14 @@ def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
         one.close()
 
 
-def test_a_reader_that_cannot_follow_the_rows_says_so(place, monkeypatch):
+def test_a_reader_that_cannot_follow_the_rows_says_so(place):
     """What it has may be older than what others have written elsewhere."""
     writer, reader, other = opened(place, 1), opened(place, 1), opened(place, 1)
     expected = put(writer, range(NUM_USERS), {"a"})
     assert items_of(reader, range(NUM_USERS)) == expected
     divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
     age = reader.freshness().age_seconds
-    with monkeypatch.context() as patch:
-        patch.setattr(ViewFile, "read", Mock(side_effect=StorageError("history/view.json: cannot be read")))
+    with patch.object(ViewFile, "read", side_effect=StorageError("history/view.json: cannot be read")):
         assert items_of(reader, range(NUM_USERS)) == expected
         assert reader.freshness().state == "STALE"
         assert reader.freshness().problem == "history/view.json: cannot be read"
@@ -304,57 +304,49 @@ def test_a_write_is_not_refused_for_certain_after_its_rows_are_there(place, monk
     assert shown(view) == expected | {user: {"after"} for user in range(3)}
 
 
-def test_a_write_into_former_shards_does_not_succeed_because_another_thread_follows(place, monkeypatch):
+def test_a_write_into_former_shards_does_not_succeed_because_another_thread_follows(place):
     view = opened(place, 1)
     expected = put(view, range(5), ["before"])
-    append = Shard.append
 
-    def append_behind(shard, *arguments):
-        monkeypatch.undo()
+    def divide_and_follow():
         divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
         assert view.follow()
-        append(shard, *arguments)
 
-    monkeypatch.setattr(Shard, "append", append_behind)
-    with pytest.raises(UncertainWriteError, match="What was written may count or not"):
+    with (
+        once_before(Shard, "append", divide_and_follow),
+        pytest.raises(UncertainWriteError, match="What was written may count or not"),
+    ):
         put(view, range(3), ["after"], second=1)
     assert shown(view) == shown(opened(place, 2)) == expected
 
 
-def test_former_shards_are_removed_under_the_lease_that_a_drop_waits_for(tmp_path, monkeypatch):
+def test_former_shards_are_removed_under_the_lease_that_a_drop_waits_for(tmp_path):
     """A view that is dropped and made again meanwhile may have files of the names that were listed."""
     place = Folder(tmp_path / "history")
     expected = put(opened(place, 1), range(20), ["before"])
     divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
-    view, real, is_free = opened(place, 2), resharding.former_files, []
-
-    def list_and_try(storage, shard_map):
-        names = real(storage, shard_map)
-        with place.open().lease(SEAL_LOCK) as is_mine:
-            is_free.append(is_mine)
-        return names
-
-    monkeypatch.setattr(resharding, "former_files", list_and_try)
-    with view.unchanging():
+    with opened(place, 2).unchanging():
         assert remove_former(place.open()) == 0
-    assert remove_former(place.open()) > 0
-    assert is_free == [False]
+
+    def try_to_lease():
+        with place.open().lease(SEAL_LOCK) as is_mine:
+            assert not is_mine
+
+    with once_after(resharding, "former_files", try_to_lease):
+        assert remove_former(place.open()) > 0
     assert shown(opened(place, 2)) == expected
 
 
-def test_a_pin_that_a_division_comes_before_holds_the_new_shards(place, monkeypatch):
+def test_a_pin_that_a_division_comes_before_holds_the_new_shards(place):
     view, pinner = opened(place, 1), opened(place, 1)
     expected = put(view, range(20), ["before"])
     view.seal()
-    pin_one, divided = SnapshotFolder.pin, []
 
-    def divide_and_pin(folder, snapshot):
-        if not divided:
-            divided.append(divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None))
-        pin_one(folder, snapshot)
+    def divide_before():
+        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
 
-    monkeypatch.setattr(SnapshotFolder, "pin", divide_and_pin)
-    assert len(holding.pin(pinner)) == 2
+    with once_before(SnapshotFolder, "pin", divide_before):
+        assert len(holding.pin(pinner)) == 2
     put(opened(place, 2), range(20), ["after"], second=1)
     for one in (view, pinner, opened(place, 2)):
         assert shown(one) == expected
@@ -456,52 +448,43 @@ def test_a_vacuum_leaves_a_rebuild_that_no_lease_keeps_it_out_of(place):
     assert shown(view) == {user: {"new"} for user in range(10)}
 
 
-def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place, monkeypatch):
+def test_a_rebuild_has_happened_although_its_files_cannot_be_removed(place):
     view = opened(place, 1)
     put(view, range(10), ["old"])
 
     def fill(staging):
         put(View(staging, SETS, NEVER, 0.0), range(5), ["new"])
-        monkeypatch.setattr(staging, "delete_all", fail)
+        staging.delete_all = Mock(side_effect=StorageError("no answer"))
         return staging
-
-    def fail():
-        raise StorageError("no answer")
 
     assert rebuild(view, fill)
     assert shown(view) == {user: {"new"} for user in range(5)}
     assert view.vacuum(0.0) > 0
 
 
-def test_a_rebuild_that_fails_says_which_shards_have_their_new_rows(place, monkeypatch):
+def test_a_rebuild_that_fails_says_which_shards_have_their_new_rows(place):
     view = opened(place, 4)
     put(view, range(40), ["old"])
     new = {user: ["new"] for user in range(40)}
     fill = histories.filling(replace(SETS, num_shards=4), new)
-
-    def fail(*_):
-        raise StorageError("the object store answers 503")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(view.shards[2].row_log, "compact", fail)
-        words = "rows of 2 shards were written, and those of the shards 2, 3 were not: .* 503. Run it again"
-        with pytest.raises(StorageError, match=words):
-            rebuild(view, fill)
-        assert {*map(frozenset, shown(view).values())} == {frozenset(["old"]), frozenset(["new"])}
+    words = "rows of 2 shards were written, and those of the shards 2, 3 were not: .* 503. Run it again"
+    with (
+        patch.object(
+            view.shards[2].row_log, "compact", side_effect=StorageError("the object store answers 503")
+        ),
+        pytest.raises(StorageError, match=words),
+    ):
+        rebuild(view, fill)
+    assert {*map(frozenset, shown(view).values())} == {frozenset(["old"]), frozenset(["new"])}
     assert rebuild(view, fill) == 40
     assert shown(view) == shown(opened(place, 4)) == {user: {"new"} for user in new}
 
 
 @pytest.mark.parametrize("folder", [SnapshotFolder, RowLog])
-def test_what_has_happened_does_not_fail_because_former_files_stay(place, monkeypatch, folder, caplog):
+def test_what_has_happened_does_not_fail_because_former_files_stay(place, folder, caplog):
     view = opened(place, 4)
     put(view, range(10), ["old"])
-
-    def fail(*_):
-        raise StorageError("the object store answers 503")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(folder, "prune", fail)
+    with patch.object(folder, "prune", side_effect=StorageError("the object store answers 503")):
         assert view.seal()
         new = {user: ["new"] for user in range(40)}
         assert rebuild(view, histories.filling(replace(SETS, num_shards=4), new)) == 40
@@ -541,16 +524,16 @@ def test_a_division_that_fills_the_disk_leaves_the_view_as_it_was(tmp_path, monk
 def test_a_division_that_fails_says_how_to_remove_the_fence_that_it_leaves(place, monkeypatch, is_switched):
     view = opened(place, 1)
     expected = put(view, range(20), ["a"])
-
-    def fail(*_):
-        raise StorageError("the object store answers 500")
-
-    where = (SnapshotFolder, "note_move") if is_switched else (resharding, "_remove_unfinished")
+    where = (
+        [(SnapshotFolder, "note_move")]
+        if is_switched
+        else [(Shard, "draft"), (resharding, "_remove_unfinished")]
+    )
     there = 4 if is_switched else 1
-    with monkeypatch.context() as patch:
-        patch.setattr(*where, fail)
-        patch.setattr(Shard, "draft", Shard.draft if is_switched else fail)
-        with pytest.raises(StorageError, match=rf"500.*reshard history --shards` with .*, or with {there}"):
+    with monkeypatch.context() as broken:
+        for owner, name in where:
+            broken.setattr(owner, name, Mock(side_effect=StorageError("the object store answers 503")))
+        with pytest.raises(StorageError, match=rf"503.*reshard history --shards` with .*, or with {there}"):
             divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
     with pytest.raises(ShardError, match="being divided"):
         put(opened(place, 1), [1], ["b"])
@@ -563,16 +546,10 @@ def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows():
     """In a bucket; in a folder, who makes the view's file waits."""
     place = Bucket()
     storage, written = place.open(), {}
-    info = storage.info
-
-    def info_before_another_process_writes(name):
-        storage.info = info
-        found = info(name)
-        written.update(put(opened(place, 4), range(20), ["first"]))
-        return found
-
-    storage.info = info_before_another_process_writes
-    with pytest.raises(StorageError, match="another process divides the rows"):
+    with (
+        once_after(storage, "info", lambda: written.update(put(opened(place, 4), range(20), ["first"]))),
+        pytest.raises(StorageError, match="another process divides the rows"),
+    ):
         divide(storage, replace(SETS, num_shards=2), NEVER, lambda seconds: None)
     assert shown(opened(place, 4)) == written
 

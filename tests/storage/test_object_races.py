@@ -16,8 +16,9 @@ from feast_sketch_store.storage.stores import StorePlace
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.removal import remove_project
 from feast_sketch_store.view.view import View
-from tests.helpers.histories import NEVER, items_of, put, settings_of
+from tests.helpers.histories import NEVER, filling, items_of, put, settings_of
 from tests.helpers.length import by_length
+from tests.helpers.meanwhile import once_before
 from tests.helpers.processes import run_command
 
 pytestmark = pytest.mark.slow
@@ -85,24 +86,18 @@ def no_lease(name, wait=False, create=True):
 def test_of_two_sealers_one_publishes_and_both_are_right(object_server, name, has_leases):
     server = object_server(name)
     url = f"{server.bucket()}/store"
-    views = [View(open_bucket(url, server.options).within("view/"), SETTINGS, NEVER, 0.0) for _ in range(3)]
+    views = [opened(server, url) for _ in range(3)]
     users = list(range(40))
     write(views[0], users, "a")
     for view in views:
         if not has_leases:
             view.storage.lease = no_lease
-    published = []
     inside = threading.Barrier(2)
     if has_leases:
-        rows_of = views[0].shards[0].rows_of
-
-        def fold_beside_the_other(log):
-            published.append(views[1].seal())
-            return rows_of(log)
-
-        views[0].shards[0].rows_of = fold_beside_the_other
-        published.append(views[0].seal())
-        assert published == [False, True]
+        published = []
+        with once_before(views[0].shards[0], "rows_of", lambda: published.append(views[1].seal())):
+            assert views[0].seal()
+        assert published == [False]
     else:
         for view in views[:2]:
             draft = view.shards[0].draft
@@ -130,19 +125,9 @@ def test_a_seal_of_rows_that_were_rebuilt_meanwhile_is_not_served(moto):
         view.storage.lease = no_lease
     users = list(range(40))
     write(sealer, users, "old")
-    draft = sealer.shards[0].draft
-
-    def fill(staging):
-        filled = View(staging, SETTINGS, NEVER, 0.0)
-        write(filled, users[:20], "new")
-        return staging
-
-    def draft_after_the_rebuild(*arguments):
-        rebuild(rebuilder, fill)
-        return draft(*arguments)
-
-    sealer.shards[0].draft = draft_after_the_rebuild
-    sealer.seal()
+    fill = filling(SETTINGS, dict.fromkeys(users[:20], ("new",)))
+    with once_before(sealer.shards[0], "draft", lambda: rebuild(rebuilder, fill)):
+        sealer.seal()
     fresh = opened(moto, url)
     for view in (sealer, rebuilder, fresh):
         assert items_of(view, users) == {user: {"new"} for user in users[:20]}

@@ -9,8 +9,10 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
+import obstore
 import pytest
 from obstore.store import MemoryStore
 
@@ -35,6 +37,7 @@ from tests.helpers.cases import for_each
 from tests.helpers.histories import NEVER, items_of, put, settings_of
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.length import by_length
+from tests.helpers.meanwhile import once_before
 from tests.helpers.no_threads import no_new_threads
 from tests.helpers.object_servers import copy_objects
 from tests.helpers.proxy import proxy
@@ -488,12 +491,8 @@ def test_a_replica_that_nobody_holds_polls_no_more(bucket):
 
 def test_a_replica_needs_no_other_permission_than_to_read(bucket, monkeypatch):
     expected = fill(bucket)
-
-    def refuse(*arguments, **more):
-        raise PermissionError
-
-    monkeypatch.setattr("feast_sketch_store.storage.objects.obstore.put", refuse)
-    monkeypatch.setattr("feast_sketch_store.storage.objects.obstore.delete", refuse)
+    for call in ("put", "delete"):
+        monkeypatch.setattr(obstore, call, Mock(side_effect=PermissionError))
     replica = bucket.replica()
     assert served(replica) == expected
     replica.poll()
@@ -655,21 +654,16 @@ def test_what_is_uploaded_in_part_is_not_looked_at(bucket):
     assert served(bucket.replica()) == expected
 
 
-def test_a_snapshot_that_is_vacuumed_while_it_is_fetched(bucket, monkeypatch):
+def test_a_snapshot_that_is_vacuumed_while_it_is_fetched(bucket):
     expected = fill(bucket)
-    read_range, calls = Objects.read_range, []
 
-    def seal_between(self, key, start, end):
-        calls.append(key)
-        if len(calls) == 1:
-            bucket.put({29: ["late"]}, second=2)
-            bucket.writer.seal()
-            bucket.writer.vacuum(0)
-        return read_range(self, key, start, end)
+    def seal():
+        bucket.put({29: ["late"]}, second=2)
+        bucket.writer.seal()
+        bucket.writer.vacuum(0)
 
-    monkeypatch.setattr(Objects, "read_range", seal_between)
-    assert served(bucket.replica()) == expected | {29: {"late"}}
-    assert len(calls) > 1
+    with once_before(Objects, "read_range", seal):
+        assert served(bucket.replica()) == expected | {29: {"late"}}
 
 
 def test_the_note_of_the_cache_has_no_credentials(bucket):

@@ -16,6 +16,7 @@ from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.view import last_known, live_shard
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import CODEC, NEVER, items_of, put, settings_of
+from tests.helpers.meanwhile import once_after
 from tests.storage.memory import Files, ObjectsInMemory, OwnHost, Served
 
 pytestmark = pytest.mark.slow
@@ -281,25 +282,20 @@ def test_a_writer_whose_clock_is_an_hour_off_loses_nothing(fleet, monkeypatch, h
     right.seal()
     for name in ("a", "b"):
         fleet.start(name)
-    draft = right.shards[0].draft
     # The storage, in tests.storage.memory or a server, has its own clock.
     for module in (files, table, object_store, wal_objects, last_known, live_shard):
         monkeypatch.setattr(module, "time", Clock(3600 * hours))
     off = fleet.writer()
 
-    def draft_beside_the_other(*arguments):
-        made = draft(*arguments)
+    def meanwhile():
         with changed(fleet):
             fleet.commit(off)
             off.seal(as_delta=True)
         off.vacuum()  # by default what is a day old
-        return made
 
-    right.shards[0].draft = draft_beside_the_other
-    with changed(fleet):
+    with changed(fleet), once_after(right.shards[0], "draft", meanwhile):
         fleet.commit(right)
         assert right.seal()
-    del right.shards[0].draft
     with changed(fleet):
         fleet.commit(off)
         off.seal()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 from obstore.store import MemoryStore
@@ -284,20 +285,16 @@ def test_writers_of_all_shards_race(in_memory):
 
 
 @pytest.mark.parametrize("failing", range(3))
-def test_a_seal_that_ends_between_two_shards_is_read_right(in_memory, failing, monkeypatch):
+def test_a_seal_that_ends_between_two_shards_is_read_right(in_memory, failing):
     view, expected = in_memory.fill()
     copy = replica(in_memory)
-    parts = list(view.shards.values())
-
-    def fail(draft):
-        raise StorageError("the bucket is away")
-
-    monkeypatch.setattr(parts[failing], "publish", fail)
-    with pytest.raises(StorageError, match="the bucket is away"):
+    with (
+        patch.object(view.shards[failing], "publish", side_effect=StorageError("the bucket is away")),
+        pytest.raises(StorageError, match="the bucket is away"),
+    ):
         view.seal()
     copy.refresh()
     assert shown(copy) == shown(replica(in_memory)) == expected
-    monkeypatch.undo()
     assert view.seal()
     copy.refresh()
     assert shown(copy) == expected

@@ -1,6 +1,7 @@
 """Snapshots on storages of all kinds: published with a manifest, found, mapped, pruned."""
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -169,17 +170,12 @@ def test_a_manifest_goes_before_its_files(folder, storage, monkeypatch):
     assert seen == [(False, True), (False, False)]
 
 
-def test_files_stay_if_their_manifest_cannot_be_deleted(folder, storage, monkeypatch):
+def test_files_stay_if_their_manifest_cannot_be_deleted(folder, storage):
     snapshot = publish(folder)
-
-    def refuse(self, names):
-        raise StorageError("read-only")
-
-    monkeypatch.setattr(type(storage), "delete", refuse)
-    with pytest.raises(StorageError, match="read-only"):
-        folder.prune(0)
-    folder.discard(snapshot)
-    monkeypatch.undo()
+    with patch.object(type(storage), "delete", side_effect=StorageError("read-only")):
+        with pytest.raises(StorageError, match="read-only"):
+            folder.prune(0)
+        folder.discard(snapshot)
     assert snapshot.open("base")[0] == {"layer": 7}
 
 

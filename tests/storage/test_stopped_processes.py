@@ -4,9 +4,9 @@ import itertools
 import os
 import threading
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from unittest.mock import patch
 
 import obstore
 import pytest
@@ -31,6 +31,7 @@ from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.histories import NEVER, items_of, put, row, settings_of
 from tests.helpers.keys import user_key
+from tests.helpers.meanwhile import once_after, once_before
 
 SETTINGS = settings_of(1e-9, presence=1e-9)
 IN_FOUR = replace(SETTINGS, num_shards=4)
@@ -64,21 +65,6 @@ def bucket():
     return Bucket()
 
 
-@contextmanager
-def once_before(owner, name, action):
-    """Do something before the next call of a method, as another process would that runs meanwhile."""
-    real = getattr(owner, name)
-
-    def call(*arguments):
-        setattr(owner, name, real)
-        action()
-        return real(*arguments)
-
-    setattr(owner, name, call)
-    yield
-    setattr(owner, name, real)
-
-
 # -- the log -----------------------------------------------------------------------------------
 
 
@@ -106,14 +92,13 @@ def test_files_that_were_committed_meanwhile_are_not_discarded(bucket, monkeypat
     drop = logs[0].drop_before
     dropped = []
 
-    def drop_before(number):
-        logs[0].drop_before = drop
+    def commit_first(number):
         second.commit_staged(files)
         with once_before(logs[1], "_records", lambda: drop(number)):
             dropped.append(second.discard_staged("job-1-"))
 
-    logs[0].drop_before = drop_before
-    first.absorb()
+    with patch.object(logs[0], "drop_before", commit_first):
+        first.absorb()
     assert dropped == [0]
     assert items_of(bucket.view(), range(100, 140)) == {user: {"job"} for user in range(100, 140)}
 
@@ -222,20 +207,15 @@ def test_a_writer_that_was_stopped_does_not_take_a_division_back(bucket, monkeyp
     assert items_of(bucket.opened(), [1]) == {1: {"after"}}
 
 
-def test_a_division_that_failed_leaves_no_rows(bucket, monkeypatch):
+def test_a_division_that_failed_leaves_no_rows(bucket):
     view, other = bucket.opened(), bucket.view()
     put(view, {user: ["a"] for user in range(40)})
-    fill = resharding._fill
-
-    def fill_and_write(part, moved):
-        end = fill(part, moved)
-        other.shards[0].row_log.append(other.to_table([[row(50, "late")]]))
-        return end
-
-    with monkeypatch.context() as patch:
-        patch.setattr(resharding, "_fill", fill_and_write)
-        with pytest.raises(StorageError, match="was written while its rows were divided"):
-            bucket.divide()
+    late = other.to_table([[row(50, "late")]])
+    with (
+        once_after(resharding, "_fill", lambda: other.shards[0].row_log.append(late)),
+        pytest.raises(StorageError, match="was written while its rows were divided"),
+    ):
+        bucket.divide()
     assert not [key for key in bucket.paths() if "/shards-" in key]
     assert items_of(bucket.opened(), [7, 50]) == {7: {"a"}, 50: {"late"}}
 
@@ -309,7 +289,7 @@ def test_the_cache_keeps_no_file_of_rows_that_a_delete_would_not_reach(bucket, t
     assert not [path for path in kept if b"secret" in path.read_bytes() or b"PAR1" in path.read_bytes()]
 
 
-def test_rows_that_could_not_be_kept_are_kept_by_a_later_look(bucket, tmp_path, monkeypatch):
+def test_rows_that_could_not_be_kept_are_kept_by_a_later_look(bucket, tmp_path):
     writer = bucket.opened()
     put(writer, {5: ["old"], 6: ["a"]})
     writer.seal()
@@ -317,12 +297,7 @@ def test_rows_that_could_not_be_kept_are_kept_by_a_later_look(bucket, tmp_path, 
     replica = open_view(storage, SETTINGS, NEVER, 1000.0, is_replica=True)
     assert items_of(replica, [5]) == {5: {"old"}}
     put(writer, {5: ["new"]}, 1)
-
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LastKnown, "_with_rows", full)
+    with patch.object(LastKnown, "_with_rows", side_effect=OSError(28, "No space left on device")):
         replica.poll()
     replica.poll()
     assert items_of(replica, [5]) == {5: {"new"}}

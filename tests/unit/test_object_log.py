@@ -14,7 +14,8 @@ from feast_sketch_store.row_log import log as log_module
 from feast_sketch_store.row_log import table as table_module
 from feast_sketch_store.row_log.wal_objects import RECORDS_KEPT_SECONDS, ObjectWriteAheadLog
 from feast_sketch_store.storage.base import UncertainWriteError
-from tests.helpers.log_rows import names_of, rows
+from tests.helpers.log_rows import append_and_absorb, names_of, rows
+from tests.helpers.meanwhile import once_after, once_before
 from tests.storage.memory import Files, ObjectsInMemory
 
 
@@ -77,25 +78,17 @@ def test_of_two_writers_of_a_number_one_takes_the_next(storage):
     first, second = RowLog(storage), RowLog(storage)
     first.append(rows("begun"))
     second.append(rows("begun too"))
-    put = second._wal._put
-    found = []
-
-    def put_after_the_other(identity, number, kind, payload):
-        if not found:
-            found.append(first.append(rows("faster")).number)
-        put(identity, number, kind, payload)
-
-    second._wal._put = put_after_the_other
-    assert second.append(rows("slower")).number == 3
-    assert found == [2]
+    with once_before(second._wal, "_put", lambda: first.append(rows("faster"))):
+        assert second.append(rows("slower")).number == 3
     assert names_of(RowLog(storage).read()) == ["begun", "begun too", "faster", "slower"]
 
 
 def test_what_the_other_wrote_is_checked_before_the_next_try(storage):
     first, second = RowLog(storage), RowLog(storage)
-    put = second._wal._put
-    second._wal._put = lambda *arguments: (first.append(rows("faster", value=pa.array([1]))), put(*arguments))
-    with pytest.raises(RowError, match="'value' is long in the row log, now string"):
+    with (
+        once_before(second._wal, "_put", lambda: first.append(rows("faster", value=pa.array([1])))),
+        pytest.raises(RowError, match="'value' is long in the row log, now string"),
+    ):
         second.append(rows("slower", value=pa.array(["one"])))
     assert names_of(RowLog(storage).read()) == ["faster"]
 
@@ -137,18 +130,8 @@ def test_of_two_absorbers_one_gives_way(storage):
     log, other = RowLog(storage), RowLog(storage)
     for n in range(3):
         log.append(rows(f"row {n}"))
-    write = log._table._write
-    others = []
-
-    def write_after_the_other(commit, *arguments, **more):
-        if not others:
-            others.append(other.append(rows("row 3")).number)
-            others.append(other.absorb().position.number)
-        return write(commit, *arguments, **more)
-
-    log._table._write = write_after_the_other
-    assert log.absorb().position.number == 3
-    assert others == [3, 3]
+    with once_before(log._table, "_write", lambda: append_and_absorb(other, "row 3")):
+        assert log.absorb().position.number == 3
     assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(4)]
     assert len([name for name in storage.list("rows/") if name.endswith(".parquet")]) == 1
 
@@ -159,21 +142,16 @@ def test_an_absorber_that_slept_through_compactions_drops_nothing(storage, clock
         log.append(rows(f"row {n}"))
     other.absorb()
     log.append(rows("row 3"))
-    write, slept = log._table._write, []
 
-    def write_after_a_sleep(commit, *arguments, **more):
-        if not slept:
-            slept.append(commit.version)
-            through = other.absorb()
-            assert other.compact([rows("row 0 to 3")], through)
-            clock.now += 10 * RECORDS_KEPT_SECONDS
-            other.append(rows("row 4"))
-            other._table.prune()  # the name of this commit is free again
-        return write(commit, *arguments, **more)
+    def meanwhile():
+        assert other.compact([rows("row 0 to 3")], other.absorb())
+        clock.now += 10 * RECORDS_KEPT_SECONDS
+        other.append(rows("row 4"))
+        other._table.prune()
+        assert f"{1:020d}.json" not in storage.list("rows/_delta_log/"), "its name is free again"
 
-    log._table._write = write_after_a_sleep
-    log.absorb()
-    assert slept == [1]
+    with once_before(log._table, "_write", meanwhile):
+        log.absorb()
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
     RowLog(storage).absorb()
     assert names_of(RowLog(storage).read()) == ["row 0 to 3", "row 4"]
@@ -196,18 +174,12 @@ def test_who_prunes_beside_one_that_compacted_further_leaves_it_to_that_one(stor
     assert names_of(RowLog(storage).read()) == ["all of both"]
 
 
-def test_a_file_that_a_drop_removes_before_its_commit_begins_the_log_is_not_committed(
-    storage, log, monkeypatch
-):
+def test_a_file_that_a_drop_removes_before_its_commit_begins_the_log_is_not_committed(storage, log):
     file = next(log.stage([rows("a")], "job-")).file
-    begin = ObjectWriteAheadLog._begin
-
-    def begin_after_a_drop(self):
-        storage.delete_all()
-        begin(self)
-
-    monkeypatch.setattr(ObjectWriteAheadLog, "_begin", begin_after_a_drop)
-    with pytest.raises(StorageError, match="was removed before its rows counted"):
+    with (
+        once_before(ObjectWriteAheadLog, "_begin", storage.delete_all),
+        pytest.raises(StorageError, match="was removed before its rows counted"),
+    ):
         log.append_all([file], rows("a").schema)
     assert names_of(RowLog(storage).read()) == []
 
@@ -223,20 +195,9 @@ def test_who_knows_an_empty_log_reads_what_was_absorbed_and_erased_since(storage
         log.append(pa.table({"name": [1]}))
 
 
-def test_a_log_that_others_begin_and_absorb_during_a_first_append_is_not_lost(storage, log, monkeypatch):
-    find_tail = ObjectWriteAheadLog._find_tail
-
-    def find_none(self):
-        found = find_tail(self)
-        assert found.end is None
-        monkeypatch.undo()
-        other = RowLog(storage)
-        other.append(rows("theirs"))
-        other.absorb()
-        return found
-
-    monkeypatch.setattr(ObjectWriteAheadLog, "_find_tail", find_none)
-    assert log.append(rows("mine")).number == 1
+def test_a_log_that_others_begin_and_absorb_during_a_first_append_is_not_lost(storage, log):
+    with once_after(ObjectWriteAheadLog, "_find_tail", lambda: append_and_absorb(RowLog(storage), "theirs")):
+        assert log.append(rows("mine")).number == 1
     assert names_of(RowLog(storage).read()) == ["theirs", "mine"]
 
 
@@ -246,17 +207,9 @@ def test_a_compaction_does_not_replace_what_came_between(storage, snapshot):
     for n in range(3):
         log.append(rows(f"row {n}"))
     seen = log.absorb()
-    write = log._table._write
-
-    def write_after_the_other(commit, *arguments, **more):
-        other.append(rows("row 3"))
-        other.absorb()
-        return write(commit, *arguments, **more)
-
-    log._table._write = write_after_the_other
-    assert not log.compact([rows("all")], seen, snapshot)
+    with once_before(log._table, "_write", lambda: append_and_absorb(other, "row 3")):
+        assert not log.compact([rows("all")], seen, snapshot)
     assert names_of(RowLog(storage).read()) == [f"row {n}" for n in range(4)]
-    log._table._write = write
     assert not log.compact([rows("all")], seen, snapshot)
     assert log.compact([rows("all")], log.absorb(), snapshot)
     assert names_of(RowLog(storage).read()) == ["all"]
@@ -340,20 +293,16 @@ def test_a_writer_that_was_stopped_does_not_claim_to_have_written(storage, clock
     log.append(rows("row 0"))
     now = [0.0]
     monkeypatch.setattr(wal_objects, "_boot_time", lambda: now[0])
-    put = log._wal._put
 
-    def put_late(identity, number, kind, payload):
-        log._wal._put = put
+    def meanwhile():
         for n in range(1, 4):
             others.append(rows(f"row {n}"))
         others.absorb()
         clock.now += RECORDS_KEPT_SECONDS
         others.absorb()
         now[0] += RECORDS_KEPT_SECONDS
-        put(identity, number, kind, payload)
 
-    log._wal._put = put_late
-    with pytest.raises(UncertainWriteError, match="may not count"):
+    with once_before(log._wal, "_put", meanwhile), pytest.raises(UncertainWriteError, match="may not count"):
         log.append(rows("late"))
     assert len(records(storage)) == 2
     assert names_of(RowLog(storage).read()) == names_of(log.read()) == [f"row {n}" for n in range(4)]
@@ -385,15 +334,8 @@ def test_of_two_vacuums_one_may_find_records_gone(log, storage, clock):
         log.append(rows(f"row {n}"))
     log.absorb()
     clock.now += 10 * RECORDS_KEPT_SECONDS
-    numbers, other = log._wal._numbers, RowLog(storage)
-
-    def numbers_before_another_drops_them(*arguments):
-        found = numbers(*arguments)
-        other._wal.drop_before(3)
-        return found
-
-    log._wal._numbers = numbers_before_another_drops_them
-    log._wal.erase_before(3)
+    with once_after(log._wal, "_numbers", lambda: RowLog(storage)._wal.drop_before(3)):
+        log._wal.erase_before(3)
     assert len(records(storage)) == 1
     assert b"row" not in storage.read(f"fresh/{records(storage)[0]}")
     assert names_of(RowLog(storage).read()) == ["row 0", "row 1", "row 2"]
@@ -404,16 +346,13 @@ def test_a_log_that_was_dropped_does_not_come_back(storage):
     for n in range(3):
         log.append(rows(f"old {n}"))
     position = log.read().position
-    put = log._wal._put
 
-    def put_after_the_drop(*arguments):
-        log._wal._put = put
+    def drop():
         storage.delete_all()
         RowLog(storage).append(rows("new"))
-        put(*arguments)
 
-    log._wal._put = put_after_the_drop
-    log.append(rows("old 3"))
+    with once_before(log._wal, "_put", drop):
+        log.append(rows("old 3"))
     assert names_of(RowLog(storage).read()) == ["new"]
     read = log.read(position)
     assert (names_of(read), read.starts_over) == (["new"], True)
@@ -540,18 +479,9 @@ def test_a_log_that_is_older_than_its_table_takes_no_rows(log, storage):
 def test_a_writer_that_looked_before_others_absorbed_writes_behind_them(log, storage):
     other = RowLog(storage)
     log.append(rows("a"))
-    table_state = log._table.state
     log._wal.reset()
-
-    def state_after_the_other():
-        if log._table.state is state_after_the_other:
-            log._table.state = table_state
-            other.append(rows("b"))
-            other.absorb()
-        return table_state()
-
-    log._table.state = state_after_the_other
-    assert log.append(rows("c")).number == 2
+    with once_before(log._table, "state", lambda: append_and_absorb(other, "b")):
+        assert log.append(rows("c")).number == 2
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 

@@ -18,7 +18,8 @@ from feast_sketch_store.storage import local
 from feast_sketch_store.view.removal import remove_view
 from tests.helpers.file_systems import know_files_badly
 from tests.helpers.length import by_length
-from tests.helpers.log_rows import names_of, rows, segment
+from tests.helpers.log_rows import append_and_absorb, names_of, rows, segment
+from tests.helpers.meanwhile import once_after, once_before
 from tests.storage.memory import ObjectsInMemory
 
 
@@ -152,17 +153,11 @@ def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log,
     """Its writer was stopped between the file and the commit, or the machine slept and the clock went on."""
     log.append(rows("a"))
     monkeypatch.setattr(log_module, "_MAX_WAL_ROWS", 1)
-    write = DataFile.write
-
-    def write_and_sleep(*arguments):
-        file = write(*arguments)
-        assert RowLog(storage).vacuum(0.0) == [file.name]
-        return file
-
-    monkeypatch.setattr(DataFile, "write", write_and_sleep)
-    with pytest.raises(StorageError, match="was removed before its rows counted"):
+    with (
+        once_after(DataFile, "write", lambda: RowLog(storage).vacuum(0.0)),
+        pytest.raises(StorageError, match="was removed before its rows counted"),
+    ):
         log.append(rows("b", "c"))
-    monkeypatch.undo()
     log.append(rows("d"))
     assert names_of(RowLog(storage).read()) == ["a", "d"]
 
@@ -170,19 +165,18 @@ def test_a_batch_whose_file_a_vacuum_took_for_left_over_is_refused(storage, log,
 def test_a_file_that_others_absorb_and_remove_meanwhile_is_not_missed(monkeypatch):
     """In a bucket, where a slow writer keeps nobody out."""
     storage = ObjectsInMemory()
-    other, schema = RowLog(storage), DataFile.schema
+    other = RowLog(storage)
     with monkeypatch.context() as large:
         large.setattr(log_module, "_MAX_WAL_ROWS", 1)
         other.append(rows("a", "b"))
+    (file,) = storage.list("rows/")
 
-    def schema_later(self):
-        monkeypatch.undo()
+    def meanwhile():
         assert other.compact([rows("a", "b")], other.absorb())
-        storage.delete([f"rows/{self.name}"])  # as a vacuum does in the end
-        return schema(self)
+        storage.delete([f"rows/{file}"])  # as a vacuum does in the end
 
-    monkeypatch.setattr(DataFile, "schema", schema_later)
-    RowLog(storage).append(rows("c"))
+    with once_before(DataFile, "schema", meanwhile):
+        RowLog(storage).append(rows("c"))
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 
@@ -235,16 +229,8 @@ def test_a_commit_that_is_absorbed_as_the_log_is_read_is_read_once(storage):
     writer, reader = RowLog(storage), RowLog(storage)
     writer.append(rows("row 0"))
     writer._wal.drop_before = lambda number: None  # it is killed before, or slow
-    table = reader._table.state
-
-    def absorbed_meanwhile():
-        reader._table.state = table
-        writer.append(rows("row 1"))
-        writer.absorb()
-        return table()
-
-    reader._table.state = absorbed_meanwhile
-    read = reader.read()
+    with once_before(reader._table, "state", lambda: append_and_absorb(writer, "row 1")):
+        read = reader.read()
     assert names_of(read) == ["row 0", "row 1"]
     for name in ("row 2", "row 3"):
         writer.append(rows(name))
@@ -363,41 +349,32 @@ def test_the_identity_tells_a_log_from_its_successor(log, storage, monkeypatch, 
 
 @pytest.mark.parametrize("follows", [False, True])
 @pytest.mark.parametrize("call", ["read", "absorb"])
-def test_a_log_that_begins_between_two_looks_is_not_damaged(log, storage, monkeypatch, call, follows):
+def test_a_log_that_begins_between_two_looks_is_not_damaged(log, storage, call, follows):
     """Be it the first one, or one that follows a log that was dropped."""
     if follows:
         log.append(rows("of the log before"))
-    state = Table.state
 
-    def another_process_comes_first(self):
-        monkeypatch.setattr(Table, "state", state)
+    def another_process_comes_first():
         remove_view(storage)
-        other = RowLog(storage)
-        other.append(rows("theirs"))
-        other.absorb()
-        return self.state()
+        append_and_absorb(RowLog(storage), "theirs")
 
-    monkeypatch.setattr(Table, "state", another_process_comes_first)
-    assert names_of(getattr(log, call)()) == ["theirs"]
+    with once_before(Table, "state", another_process_comes_first):
+        assert names_of(getattr(log, call)()) == ["theirs"]
 
 
-def test_a_view_is_dropped_between_appends_only(storage, log, monkeypatch):
+def test_a_view_is_dropped_between_appends_only(storage, log):
     """Who appends knows where the log ends: within a drop it would go on in the folder of the next log."""
     log.append(rows("a"))
-    checked = RowLog._check_begun
-    drops = []
+    drop = threading.Thread(target=remove_view, args=(storage,))
 
-    def check_while_dropped(self, tail):
-        drop = threading.Thread(target=remove_view, args=(storage,))
+    def try_to_drop():
         drop.start()
-        drops.append(drop)
         drop.join(0.2)
         assert drop.is_alive()
-        return checked(self, tail)
 
-    monkeypatch.setattr(RowLog, "_check_begun", check_while_dropped)
-    log.append(rows("b"))
-    drops[0].join()
+    with once_before(RowLog, "_check_begun", try_to_drop):
+        log.append(rows("b"))
+    drop.join()
     assert not storage.path.exists()
 
 
@@ -412,59 +389,41 @@ def test_writers_wait_for_one_record_of_an_absorption(storage, log, monkeypatch)
 
     for name in ("fdatasync", "fsync_path"):
         monkeypatch.setattr(local, name, functools.partial(sync, call=getattr(local, name)))
-    behind = RowLog._wal_behind
 
-    def append_and_read(self, number):
-        monkeypatch.setattr(RowLog, "_wal_behind", behind)
+    def append():
         assert len(synced) == 1
         RowLog(storage).append(rows("b"))
-        return behind(self, number)
 
-    monkeypatch.setattr(RowLog, "_wal_behind", append_and_read)
-    log.absorb()
+    with once_before(RowLog, "_wal_behind", append):
+        log.absorb()
     assert names_of(log.read()) == ["a", "b"]
     assert segment(storage).name == f"{1:020d}.log"
 
 
-def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log, monkeypatch):
+def test_a_log_that_vanishes_while_it_is_read_is_read_anew(storage, log):
     log.append(rows("a"))
-    opened = WriteAheadLog._open
-
-    def open_and_lose(self, first):
-        start = opened(self, first)
-        monkeypatch.undo()
-        storage.delete_all()
-        return start
-
-    monkeypatch.setattr(WriteAheadLog, "_open", open_and_lose)
-    assert log.read() == LogRead()
+    with once_after(WriteAheadLog, "_open", storage.delete_all):
+        assert log.read() == LogRead()
 
 
-def test_threads_that_append_first_know_the_columns_of_others(storage, monkeypatch):
+def test_threads_that_append_first_know_the_columns_of_others(storage):
     RowLog(storage).append(rows("a"))
     log = RowLog(storage)
     log.read()
     RowLog(storage).append(rows("b", x=pa.array([1])))
-    adopt, started = WriteAheadLog.adopt, []
-
-    def adopt_slowly(self, cursor):
-        is_first = adopt(self, cursor)
-        if not started:
-            started.append(threading.Thread(target=log.append, args=(rows("c"),)))
-            started[0].start()
-            started[0].join(0.2)
-        return is_first
-
-    monkeypatch.setattr(WriteAheadLog, "adopt", adopt_slowly)
-    with pytest.raises(RowError, match="'x' is long in the row log, now string"):
+    other = threading.Thread(target=log.append, args=(rows("c"),))
+    with (
+        once_after(WriteAheadLog, "adopt", lambda: (other.start(), other.join(0.2))),
+        pytest.raises(RowError, match="'x' is long in the row log, now string"),
+    ):
         log.append(rows("d", x=pa.array(["text"])))
-    started[0].join()
+    other.join()
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("is_other", [False, True])
 @pytest.mark.parametrize("does", ["drops", "absorbs"])
-def test_what_happens_between_the_two_looks_of_a_read_is_no_damage(storage, log, monkeypatch, is_other, does):
+def test_what_happens_between_the_two_looks_of_a_read_is_no_damage(storage, log, is_other, does):
     """A read looks at the WAL, then at the table: what was in the one may be in the other, or gone."""
     known, names = START, ["a"]
     log.append(rows("a"))
@@ -476,18 +435,8 @@ def test_what_happens_between_the_two_looks_of_a_read_is_no_damage(storage, log,
     if not is_other:
         other.absorb()
     other.append(rows("c"))
-    looked = Table.state
-
-    def look(self):
-        monkeypatch.undo()
-        state = None if does == "drops" and not is_other else looked(self)
-        if does == "drops":
-            remove_view(storage)
-        else:
-            other.absorb()
-        return state or looked(self)
-
-    monkeypatch.setattr(Table, "state", look)
-    read = log.read(known)
+    at_the_second = once_before if does == "drops" and not is_other else once_after
+    with at_the_second(Table, "state", (lambda: remove_view(storage)) if does == "drops" else other.absorb):
+        read = log.read(known)
     assert names_of(read) == ([] if does == "drops" else [*names, "b", "c"])
     assert read.starts_over is is_other

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from unittest.mock import Mock, patch
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from deltalake import DeltaTable
 from feast_sketch_store.errors import DamagedFileError, StorageError
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.wal import WriteAheadLog
+from feast_sketch_store.storage import local
 from feast_sketch_store.storage.local import LocalStorage
 from tests.helpers.length import by_length
 from tests.helpers.log_rows import names_of, num_acknowledged, rows, segment
@@ -187,10 +189,7 @@ def test_a_mark_that_is_not_whole_says_nothing(log, storage, content):
 
 
 def test_a_mark_that_cannot_be_written_fails_no_commit(log, storage, monkeypatch):
-    def fail(name, content):
-        raise StorageError("no space")
-
-    monkeypatch.setattr(log._wal._storage, "note", fail)
+    monkeypatch.setattr(log._wal._storage, "note", Mock(side_effect=StorageError("no space")))
     for name in "abc":
         log.append(rows(name))
     assert names_of(RowLog(storage).read()) == ["a", "b", "c"]
@@ -324,16 +323,13 @@ def test_a_damaged_data_file_is_named(log, storage, damage):
         log.read().table()
 
 
-def test_an_append_that_fails_leaves_nothing(log, storage, monkeypatch):
+def test_an_append_that_fails_leaves_nothing(log, storage):
     log.append(rows("a"))
-
-    def no_space(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("feast_sketch_store.storage.local.fdatasync", no_space)
-    with pytest.raises(StorageError, match="No space left"):
+    with (
+        patch.object(local, "fdatasync", side_effect=OSError(28, "No space left on device")),
+        pytest.raises(StorageError, match="No space left"),
+    ):
         log.append(rows("b"))
-    monkeypatch.undo()
     assert names_of(RowLog(storage).read()) == ["a"]
     log.append(rows("c"))
     assert names_of(log.read()) == ["a", "c"]
@@ -341,9 +337,7 @@ def test_an_append_that_fails_leaves_nothing(log, storage, monkeypatch):
 
 @pytest.mark.parametrize("is_absorbed", [False, True])
 @pytest.mark.parametrize("is_first", [False, True])
-def test_a_record_that_was_read_before_its_sync_failed_does_not_stay(
-    storage, log, monkeypatch, is_first, is_absorbed
-):
+def test_a_record_that_was_read_before_its_sync_failed_does_not_stay(storage, log, is_first, is_absorbed):
     """Nothing can be written any more then, as where the process is killed: nobody tells the reader."""
     before = [] if is_first else ["a"]
     for name in before:
@@ -354,11 +348,12 @@ def test_a_record_that_was_read_before_its_sync_failed_does_not_stay(
         seen.append(reader.read())
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("feast_sketch_store.storage.local.fdatasync", fail)
-    monkeypatch.setattr(LocalStorage, "note", fail)
-    with pytest.raises(StorageError, match="Input/output"):
+    with (
+        patch.object(local, "fdatasync", fail),
+        patch.object(LocalStorage, "note", fail),
+        pytest.raises(StorageError, match="Input/output"),
+    ):
         log.append(rows("b"))
-    monkeypatch.undo()
     assert names_of(seen[0]) == [*before, "b"]
     other = RowLog(storage)
     other.append(rows("c"))

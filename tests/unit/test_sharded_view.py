@@ -6,7 +6,7 @@ import re
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +31,10 @@ from feast_sketch_store.storage.names import REMOVAL_MARK
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.seal_policy import SealPolicy
-from feast_sketch_store.view.shard import Shard
 from feast_sketch_store.view.shard_map import ShardMap, shard_of_hash, shards_of
 from feast_sketch_store.view.view_file import ViewFile, shard_map_of
 from tests.helpers.keys import entity_key, user_hashes, user_key
+from tests.helpers.meanwhile import once_before
 from tests.oracle.messages import feast_values
 
 pytestmark = pytest.mark.slow
@@ -290,14 +290,15 @@ def test_a_view_whose_file_is_gone_has_the_shards_of_its_rows(make_view, numbers
     assert shard_map_of(storage).num_shards == numbers[-1]
 
 
-def test_a_view_whose_file_is_gone_is_refused_if_two_divisions_may_count(make_view, monkeypatch):
+def test_a_view_whose_file_is_gone_is_refused_if_two_divisions_may_count(make_view):
     """The division was killed before it told the former shards."""
     view = make_view(1, store="lost")
     view.write([row(user) for user in range(20)])
-    with monkeypatch.context() as patch:
-        patch.setattr(SnapshotFolder, "note_move", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            divide(view.storage, settings_of(4), BY_JOB, lambda seconds: None)
+    with (
+        patch.object(SnapshotFolder, "note_move", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        divide(view.storage, settings_of(4), BY_JOB, lambda seconds: None)
     view.storage.delete(["view.json"])
     for use in (lambda: make_view(1, store="lost"), lambda: remove_former(view.storage)):
         with pytest.raises(
@@ -368,22 +369,14 @@ def test_deltas_of_shards_before_one_that_fails_are_removed(make_view):
     assert shown(view, [3])[3, "viewed"] == [1]
 
 
-def test_a_view_is_dropped_between_absorptions_of_its_shards(make_view, monkeypatch):
+def test_a_view_is_dropped_between_absorptions_of_its_shards(make_view):
     """What a shard absorbs after the drop would be a table without a log, which no write goes on from."""
     view = make_view(2)
     view.write([row(user) for user in range(20)])
-    absorb, drops = RowLog._absorb, []
-
-    def absorb_while_dropped(self, *arguments):
-        if not drops:
-            drops.append(threading.Thread(target=remove_view, args=(view.storage,)))
-            drops[0].start()
-            drops[0].join(0.2)
-        return absorb(self, *arguments)
-
-    monkeypatch.setattr(RowLog, "_absorb", absorb_while_dropped)
-    view.absorb()
-    drops[0].join()
+    drop = threading.Thread(target=remove_view, args=(view.storage,))
+    with once_before(RowLog, "_absorb", lambda: (drop.start(), drop.join(0.2))):
+        view.absorb()
+    drop.join()
     assert not view.storage.path.exists()
     other = make_view(2)
     other.write([row(user) for user in range(3)])
@@ -438,22 +431,12 @@ def test_a_drop_waits_for_shards_that_have_no_log_yet(make_view, monkeypatch, is
 
 
 @pytest.mark.parametrize("by_task", [False, True])
-def test_rows_written_after_a_drop_are_of_a_view_with_shards(make_view, monkeypatch, by_task):
+def test_rows_written_after_a_drop_are_of_a_view_with_shards(make_view, by_task):
     """The drop comes between the look at the file of shards and the rows."""
     view = make_view(2)
     view.write([row(1)])
-    append = RowLog.append
-
-    def drop_and_append(self, table):
-        monkeypatch.undo()
-        remove_view(view.storage)
-        return append(self, table)
-
-    monkeypatch.setattr(RowLog, "append", drop_and_append)
-    if by_task:
-        asyncio.run(view.write_async([row(2)]))
-    else:
-        view.write([row(2)])
+    with once_before(RowLog, "append", lambda: remove_view(view.storage)):
+        asyncio.run(view.write_async([row(2)])) if by_task else view.write([row(2)])
     assert shard_map_of(view.storage) == view.shard_map
     assert make_view(2).stats().unsealed_rows == 1
 
@@ -517,52 +500,40 @@ def test_writes_of_tasks_reach_all_shards(make_view):
     assert {user for user, _ in shown(view, USERS.tolist())} == {*range(30), *range(100, 130)}
 
 
-def test_a_write_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
+def test_a_write_that_fails_in_some_shards_tells_which(make_view):
     view = make_view(4)
-    failing = view.shards[2]
-    monkeypatch.setattr(
-        failing, "append", lambda *part: (_ for _ in ()).throw(StorageError("the disk is full"))
-    )
-    with pytest.raises(
-        StorageError, match=r"rows of 3 shards were written.*shards 2 were not: the disk is full"
+    with (
+        patch.object(view.shards[2], "append", side_effect=StorageError("the disk is full")),
+        pytest.raises(
+            StorageError, match=r"rows of 3 shards were written.*shards 2 were not: the disk is full"
+        ),
     ):
         view.write([row(user) for user in range(NUM_USERS)])
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     assert {user for user, _ in shown(view, list(range(NUM_USERS)))} == set(
         np.flatnonzero(numbers != 2).tolist()
     )
-    monkeypatch.undo()
     view.write([row(user) for user in range(NUM_USERS)])
     assert len(shown(view, list(range(NUM_USERS)))) == 2 * NUM_USERS
 
 
 def test_a_write_that_fails_in_all_shards_may_be_uncertain(make_view, monkeypatch):
     view = make_view(4)
-
-    def fails_with(error):
-        return lambda *part: (_ for _ in ()).throw(error)
-
     for number, shard in view.shards.items():
         error = UncertainWriteError("no answer") if number == 2 else StorageError("unreachable")
-        monkeypatch.setattr(shard, "append", fails_with(error))
+        monkeypatch.setattr(shard, "append", Mock(side_effect=error))
     with pytest.raises(UncertainWriteError, match=r"^no answer$"):
         view.write([row(user) for user in range(NUM_USERS)])
 
 
-def test_a_staged_batch_that_fails_in_some_shards_tells_which(make_view, monkeypatch):
+def test_a_staged_batch_that_fails_in_some_shards_tells_which(make_view):
     view = make_view(4)
     files = list(view.stage([view.to_table([[row(user) for user in range(NUM_USERS)]])], "job-"))
-    real = Shard.commit_staged
-
-    def commit(shard, own):
-        if shard is view.shards[2]:
-            raise StorageError("unreachable")
-        real(shard, own)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Shard, "commit_staged", commit)
-        with pytest.raises(StorageError, match=r"rows of 2 shards were written.*shards 2, 3 were not: unre"):
-            view.commit_staged(files)
+    with (
+        patch.object(view.shards[2], "commit_staged", side_effect=StorageError("unreachable")),
+        pytest.raises(StorageError, match=r"rows of 2 shards were written.*shards 2, 3 were not: unre"),
+    ):
+        view.commit_staged(files)
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     assert {user for user, _ in shown(view, list(range(NUM_USERS)))} == {
         *np.flatnonzero(numbers < 2).tolist()
@@ -571,23 +542,17 @@ def test_a_staged_batch_that_fails_in_some_shards_tells_which(make_view, monkeyp
     assert len({user for user, _ in shown(view, list(range(NUM_USERS)))}) == NUM_USERS
 
 
-def test_a_seal_that_fails_in_one_shard_publishes_none(make_view, monkeypatch):
+def test_a_seal_that_fails_in_one_shard_publishes_none(make_view):
     view = make_view(4)
     view.write([row(user) for user in range(NUM_USERS)])
-    real = Shard.draft
-
-    def draft(shard, *arguments):
-        if shard is view.shards[3]:
-            raise StorageError("the disk is full")
-        return real(shard, *arguments)
-
-    monkeypatch.setattr(Shard, "draft", draft)
-    with pytest.raises(StorageError, match="the disk is full"):
+    with (
+        patch.object(view.shards[3], "draft", side_effect=StorageError("the disk is full")),
+        pytest.raises(StorageError, match="the disk is full"),
+    ):
         view.seal()
     for shard in view.shards.values():
         assert shard.snapshots.list() == []
         assert shard.snapshots.leftovers() == []
-    monkeypatch.undo()
     assert view.seal()
     assert view.stats().sealed_entities == NUM_USERS
 

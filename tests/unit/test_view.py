@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -37,6 +37,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.histories import ALWAYS, CODEC, MOMENT, NEVER, Process, filling, items_of, put, settings_of
 from tests.helpers.keys import user_hashes
 from tests.helpers.length import by_length
+from tests.helpers.meanwhile import once_after
 from tests.storage import memory
 from tests.storage.memory import MemoryStorage, ObjectsInMemory
 
@@ -99,28 +100,22 @@ def test_rows_are_taken_up_over_a_snapshot_that_others_have_replaced(make_view):
 
 
 @pytest.mark.parametrize("is_sealed", [False, True], ids=["with a log", "with a snapshot"])
-def test_a_view_that_is_dropped_while_its_snapshot_is_opened_is_not_mixed_with_the_next(
-    make_view, monkeypatch, is_sealed
-):
+def test_a_view_that_is_dropped_while_its_snapshot_is_opened_is_not_mixed_with_the_next(make_view, is_sealed):
     """The log does not tell: it has more commits than the snapshot of the one before covers."""
     writer, reader = make_view(), make_view()
     writer.put(1, "old")
     writer.view.seal()
-    opened = ShardLoader._opened
 
-    def drop_then(self, snapshot):
-        monkeypatch.undo()
-        state = opened(self, snapshot)
+    def drop():
         remove_view(writer.view.storage)
         writer.put(2, "new", second=1)
         writer.put(3, "new", second=1)
         if is_sealed:
             writer.view.seal()
-        return state
 
-    monkeypatch.setattr(ShardLoader, "_opened", drop_then)
-    for _ in range(2):
+    with once_after(ShardLoader, "_opened", drop):
         assert reader.get(1, 2, 3) == {2: {"new"}, 3: {"new"}}
+    assert reader.get(1, 2, 3) == {2: {"new"}, 3: {"new"}}
 
 
 def test_snapshots_that_are_newer_than_the_rows_are_refused(make_view, tmp_path, caplog):
@@ -492,14 +487,15 @@ def test_all_agree_on_a_rebuild_that_was_cut_short(make_view, monkeypatch, caplo
     assert other.get(1, 2, 3) == view.get(1, 2, 3) == {2: {"new"}, 3: {"pushed"}}
 
 
-def test_a_rebuild_that_cannot_be_announced_changes_nothing(make_view, monkeypatch):
+def test_a_rebuild_that_cannot_be_announced_changes_nothing(make_view):
     view, other = make_view(), make_view()
     view.put(1, "old", policy=ALWAYS)
     assert other.get(1) == {1: {"old"}}
-    with monkeypatch.context() as broken:
-        broken.setattr(RowLog, "announce_replacement", Mock(side_effect=StorageError("broken")))
-        with pytest.raises(StorageError):
-            rebuild(view.view, filling(SETTINGS, {2: {"new"}}))
+    with (
+        patch.object(RowLog, "announce_replacement", side_effect=StorageError("broken")),
+        pytest.raises(StorageError),
+    ):
+        rebuild(view.view, filling(SETTINGS, {2: {"new"}}))
     for each in (view, other, make_view()):
         assert each.get(1, 2) == {1: {"old"}}
 
@@ -535,42 +531,34 @@ def test_a_seal_and_its_compaction_leave_out_the_same_expired_rows(tmp_path, mon
         put(view, {user: {f"read {second}"} for user in range(10 + 20 * bool(second))}, second)
     put(view, {user: {"last"} for user in range(20, 30)}, 12 * HOUR)
     clock[0] += 4 * HOUR + 1
-    publish, compact, compacted = SnapshotFolder.publish, RowLog.compact, []
+    compact, compacted = RowLog.compact, []
 
-    def publish_slowly(*arguments):
-        publish(*arguments)
+    def hours_pass():
         clock[0] += 4 * HOUR
 
     def note_compact(log, *arguments):
         compacted.append(compact(log, *arguments))
         return compacted[-1]
 
-    monkeypatch.setattr(SnapshotFolder, "publish", publish_slowly)
     monkeypatch.setattr(RowLog, "compact", note_compact)
-    assert view.seal()
+    with once_after(SnapshotFolder, "publish", hours_pass):
+        assert view.seal()
     assert compacted == [True]
     found = verify_view(LocalStorage(tmp_path), [CODEC], semantics=semantics)
     assert (found.problems, found.compared_entities) == ([], 30)
 
 
 @pytest.mark.parametrize(("first", "second"), [(5, 2), (2, 5), (None, 2)])
-def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, monkeypatch, clock, first, second):
+def test_a_seal_goes_on_with_the_settings_that_it_began_with(tmp_path, clock, first, second):
     """A thread writes with another ttl, in hours, between its snapshot and its compaction."""
     view = View(LocalStorage(tmp_path), living(first), NEVER, 0.0)
     put(view, {user: {"a"} for user in range(10)})
     for n in range(3):
         put(view, {user: {f"b{n}"} for user in range(10, 20)}, 3 * HOUR + n)
     clock[0] += 4 * HOUR
-    publish = SnapshotFolder.publish
-
-    def publish_and_change(*arguments):
-        publish(*arguments)
-        changing = threading.Thread(target=setattr, args=(view, "settings", living(second)))
-        changing.start()
-        changing.join()
-
-    monkeypatch.setattr(SnapshotFolder, "publish", publish_and_change)
-    assert view.seal()
+    changing = threading.Thread(target=setattr, args=(view, "settings", living(second)))
+    with once_after(SnapshotFolder, "publish", lambda: (changing.start(), changing.join())):
+        assert view.seal()
     assert view.settings == living(second) == view.shards[0].settings
     assert verify_view(LocalStorage(tmp_path), [CODEC]).problems == []
 
