@@ -108,105 +108,6 @@ def refuse_reads(read):
 
 
 RIBBON = np.zeros(64, np.uint64), np.zeros(64, np.uint64)
-MISFITS = {
-    "values of a static function": lambda: compiled.band_rows(
-        *(np.zeros(3, np.uint64), np.zeros(2, np.uint64), 64, RIBBON[0].copy(), RIBBON[1].copy()),
-        np.zeros(3, np.uint8),
-    ),
-    "slots to fill": lambda: compiled.band_rows(
-        *(np.zeros(3, np.uint64), np.zeros(3, np.uint64), 128, RIBBON[0].copy(), RIBBON[1].copy()),
-        np.zeros(3, np.uint8),
-    ),
-    "width of slots": lambda: compiled.solve_slots(*RIBBON, 65, np.zeros(130, np.uint64)),
-    "words of slots": lambda: compiled.solve_slots(*RIBBON, 3, np.zeros(5, np.uint64)),
-    "no slots": lambda: compiled.solve_slots(RIBBON[0][:0], RIBBON[1][:0], 3, np.zeros(3, np.uint64)),
-    "slots that are read": lambda: compiled.look_up(
-        np.zeros(5, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(2, np.uint64)
-    ),
-    "numbers that are read": lambda: compiled.look_up(
-        np.zeros(6, np.uint64), 3, 64, np.zeros(2, np.uint64), np.zeros(3, np.uint64)
-    ),
-    "wanted": lambda: compiled.possible_symbols(*READ, np.ones(2, np.bool_), 0, INDPTR.copy(), IDS.copy()),
-    "indptr": lambda: compiled.possible_symbols(*READ, None, 0, np.zeros(3, np.int64), IDS.copy()),
-    "begin": lambda: compiled.possible_symbols(*READ, None, 4, INDPTR.copy(), IDS.copy()),
-    "symbols": lambda: compiled.contains(*READ, None, IDS[:4].copy(), 5, np.zeros((3, 5), np.bool_)),
-    "blocks": lambda: compiled.touch_blocks(*READ, 4, np.ones(2, np.uint8), np.zeros(2, np.uint8)),
-    "hashes out": lambda: compiled.hash_int64_keys(b"x", np.zeros(2, np.int64), np.zeros(3, np.uint64)),
-    "offsets": lambda: compiled.hash_keys(np.array([0, 5]), np.zeros(4, np.uint8), np.zeros(2, np.uint64)),
-    "descending": lambda: compiled.hash_keys(np.array([3, 1]), np.zeros(4, np.uint8), np.zeros(2, np.uint64)),
-    "full slots": lambda: compiled.index_int64(np.arange(4), 1, np.full(4, -1, np.int32)),
-    "odd slots": lambda: compiled.index_int64(np.arange(2), 1, np.full(5, -1, np.int32)),
-    "rows": lambda: compiled.sort_rows(np.array([0, 3, 2]), np.zeros(2, np.int32)),
-    "facts": lambda: compiled.add_facts(
-        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        None, np.array([128], np.int32), 0, 3, None,
-    ),
-    "places": lambda: compiled.add_facts(
-        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([3], np.int32), np.array([0, 1]),
-        None, np.array([1], np.int32), 0, 3, None,
-    ),
-    "no symbols": lambda: compiled.add_facts(
-        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        None, None, 0, 3, None,
-    ),
-    "symbols twice": lambda: compiled.add_facts(
-        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        np.array([1], np.uint16), np.array([1], np.int32), 0, 3, None,
-    ),
-    "hashes of facts": lambda: compiled.add_facts(
-        np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.array([0], np.int32), np.array([0, 1]),
-        None, np.array([1], np.int32), 0, 3, np.array([1, 2, 3]),
-    ),
-    "packed": lambda: compiled.take_packed(WORDS, 9, 200, np.array([3]), ENDS[:1].copy()),
-    "packed out": lambda: compiled.take_packed(WORDS, 9, 8, np.array([3]), ENDS.copy()),
-    "row hashes": lambda: compiled.row_hashes(HASHES, *SALT, ENDS.copy()),
-    "ascending out": lambda: compiled.take_ascending(*ASCENDING, np.array([1]), np.zeros(2, np.uint64)),
-    "highs": lambda: listed(WORDS[:0], *INDEX[1:]),
-    "no buckets": lambda: listed(INDEX[0], 0, *INDEX[2:]),
-    "too many buckets": lambda: listed(INDEX[0], sys.maxsize, *INDEX[2:]),
-    "fewer rows than none": lambda: listed(*INDEX[:2], -1, *INDEX[3:]),
-    "too many rows": lambda: listed(*INDEX[:2], sys.maxsize, *INDEX[3:]),
-    "lows": lambda: listed(*INDEX[:3], WORDS[:1], *INDEX[4:]),
-    "low width": lambda: listed(*INDEX[:4], 64, *INDEX[5:]),
-    "samples": lambda: listed(*INDEX[:5], WORDS[:0], *INDEX[6:]),
-    "sample width": lambda: listed(*INDEX[:6], 65, *INDEX[7:]),
-    "range": lambda: listed(*INDEX[:10], (8 << 9) + 1, INDEX[11]),
-    "no range": lambda: listed(*INDEX[:10], 0, INDEX[11]),
-    "levels": lambda: compiled.write_sets(
-        PARAMETERS, np.array([0, 4]), LEVELS, LEFT, HEADERS, *SETS, WORDS.copy(), ENDS.copy()
-    ),
-    "parameters": lambda: compiled.write_sets(
-        np.array([[31, 0, -1]]), STARTS, LEVELS, LEFT, HEADERS, *SETS, WORDS.copy(), ENDS.copy()
-    ),
-    "sizes": lambda: compiled.write_sets(
-        *CODES[:5], np.array([3, 1], np.int32), *SETS[1:], WORDS.copy(), ENDS.copy()
-    ),
-    "unordered": lambda: compiled.write_sets(
-        *CODES[:5], *SETS[:2], np.array([1, 1, 2], np.int32), WORDS.copy(), ENDS.copy()
-    ),
-    "unknown ids": lambda: compiled.write_sets(
-        *CODES[:5], *SETS[:2], np.array([0, 3, 2], np.int32), WORDS.copy(), ENDS.copy()
-    ),
-    "codes of sets": lambda: listed().sets(*CODES[:5], WORDS[:2], 128, None, *CHECKED, 1),
-    "starts of sets": lambda: listed().sets(*CODES, None, *CHECKED[:3], WORDS[:1], *CHECKED[4:], 1),
-    "groups of rows": lambda: listed().sets(*CODES, None, *CHECKED, 0),
-    "more groups": lambda: listed().sets(*CODES, None, *CHECKED, 2),
-    "large groups": lambda: listed().sets(*CODES, None, *CHECKED, 65),
-    "number of a set": lambda: with_sets().from_set(1, None),
-    "own ids": lambda: with_sets().from_set(0, np.zeros(2, np.int32)),
-    "tables": lambda: with_sets().from_list(TABLES[:9].copy(), *LISTS[1:]),
-    "widths": lambda: with_sets().from_list(TABLES, WIDTHS[:9].copy(), *LISTS[2:]),
-    "bits of lists": lambda: with_sets().from_list(*LISTS[:4], 64 * 11, *LISTS[5:]),
-    "resolution": lambda: with_sets().from_list(*LISTS[:-3], 0, *LISTS[-2:]),
-}  # fmt: skip
-
-
-def test_arrays_that_do_not_fit_are_refused():
-    for name, misfit in MISFITS.items():
-        with case(name), pytest.raises(ValueError, match="do not fit"):
-            misfit()
-
-
 # Of each function, arguments that it takes, made of arrays alone that are given up to be replaced.
 FACTS = (
     *(np.zeros(5, np.uint64), 0, 3, 3, *SALT, HASHES, np.zeros(1, np.int32), np.array([0, 1])),
@@ -253,6 +154,85 @@ def call(name, arguments):
         for argument in arguments
     ]
     return getattr(compiled, name.partition(",")[0])(*copies)
+
+
+def words(number):
+    return np.zeros(number, np.uint64)
+
+
+# Of a call that is sound, arguments that do not fit the others.
+MISFITS = {
+    "values of a static function": ("band_rows", {1: words(2)}),
+    "slots to fill": ("band_rows", {2: 128}),
+    "width of slots": ("solve_slots", {2: 65, 3: words(130)}),
+    "words of slots": ("solve_slots", {3: words(5)}),
+    "no slots": ("solve_slots", {0: words(0), 1: words(0), 3: words(3)}),
+    "slots that are read": ("look_up", {0: words(5)}),
+    "numbers that are read": ("look_up", {4: words(3)}),
+    "wanted": ("possible_symbols", {12: np.ones(2, np.bool_)}),
+    "begin": ("possible_symbols", {13: 4}),
+    "indptr": ("possible_symbols", {14: np.zeros(3, np.int64)}),
+    "symbols": ("contains", {13: IDS[:4]}),
+    "blocks": ("touch_blocks", {13: np.ones(2, np.uint8), 14: np.zeros(2, np.uint8)}),
+    "hashes out": ("hash_int64_keys", {2: words(3)}),
+    "offsets": ("hash_keys", {0: np.array([0, 1, 5])}),
+    "descending": ("hash_keys", {0: np.array([0, 3, 1])}),
+    "full slots": ("index_int64", {0: np.arange(4), 2: np.full(4, -1, np.int32)}),
+    "odd slots": ("index_int64", {2: np.full(5, -1, np.int32)}),
+    "rows": ("sort_rows", {0: np.array([0, 3, 2])}),
+    "facts": ("add_facts", {10: np.array([128], np.int32)}),
+    "places": ("add_facts", {7: np.array([3], np.int32)}),
+    "no symbols": ("add_facts", {10: None}),
+    "symbols twice": ("add_facts", {9: np.array([1], np.uint16)}),
+    "hashes of facts": ("add_facts", {13: np.array([1, 2, 3])}),
+    "packed": ("take_packed", {2: 200}),
+    "packed out": ("take_packed", {4: words(2)}),
+    "row hashes": ("row_hashes", {3: words(2)}),
+    "ascending out": ("take_ascending", {8: words(2)}),
+    "levels": ("write_sets", {1: np.array([0, 4])}),
+    "parameters": ("write_sets", {0: np.array([[31, 0, -1]])}),
+    "sizes": ("write_sets", {5: np.array([3, 1], np.int32)}),
+    "unordered": ("write_sets", {7: np.array([1, 1, 2], np.int32)}),
+    "unknown ids": ("write_sets", {7: np.array([0, 3, 2], np.int32)}),
+}
+# The same of rows that are read, and of their sets and lists.
+MISFITS_OF_ROWS = {
+    "highs": lambda: listed(WORDS[:0], *INDEX[1:]),
+    "no buckets": lambda: listed(INDEX[0], 0, *INDEX[2:]),
+    "too many buckets": lambda: listed(INDEX[0], sys.maxsize, *INDEX[2:]),
+    "fewer rows than none": lambda: listed(*INDEX[:2], -1, *INDEX[3:]),
+    "too many rows": lambda: listed(*INDEX[:2], sys.maxsize, *INDEX[3:]),
+    "lows": lambda: listed(*INDEX[:3], WORDS[:1], *INDEX[4:]),
+    "low width": lambda: listed(*INDEX[:4], 64, *INDEX[5:]),
+    "samples": lambda: listed(*INDEX[:5], WORDS[:0], *INDEX[6:]),
+    "sample width": lambda: listed(*INDEX[:6], 65, *INDEX[7:]),
+    "range": lambda: listed(*INDEX[:10], (8 << 9) + 1, INDEX[11]),
+    "no range": lambda: listed(*INDEX[:10], 0, INDEX[11]),
+    "codes of sets": lambda: listed().sets(*CODES[:5], WORDS[:2], 128, None, *CHECKED, 1),
+    "starts of sets": lambda: listed().sets(*CODES, None, *CHECKED[:3], WORDS[:1], *CHECKED[4:], 1),
+    "groups of rows": lambda: listed().sets(*CODES, None, *CHECKED, 0),
+    "more groups": lambda: listed().sets(*CODES, None, *CHECKED, 2),
+    "large groups": lambda: listed().sets(*CODES, None, *CHECKED, 65),
+    "number of a set": lambda: with_sets().from_set(1, None),
+    "own ids": lambda: with_sets().from_set(0, np.zeros(2, np.int32)),
+    "tables": lambda: with_sets().from_list(TABLES[:9].copy(), *LISTS[1:]),
+    "widths": lambda: with_sets().from_list(TABLES, WIDTHS[:9].copy(), *LISTS[2:]),
+    "bits of lists": lambda: with_sets().from_list(*LISTS[:4], 64 * 11, *LISTS[5:]),
+    "resolution": lambda: with_sets().from_list(*LISTS[:-3], 0, *LISTS[-2:]),
+}
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    for name, (function, changes) in MISFITS.items():
+        arguments = list(CALLS[function])
+        call(function, arguments)
+        for index, value in changes.items():
+            arguments[index] = value
+        with case(name), pytest.raises(ValueError, match="do not fit"):
+            call(function, arguments)
+    for name, misfit in MISFITS_OF_ROWS.items():
+        with case(name), pytest.raises(ValueError, match="do not fit"):
+            misfit()
 
 
 def misaligned(array):
