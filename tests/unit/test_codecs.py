@@ -28,11 +28,6 @@ def test_a_value_of_another_field_is_refused(codec, make_value):
         codec.to_arrow([None, other])
 
 
-def test_a_set_is_not_a_list(make_value):
-    with pytest.raises(RowError, match="takes int64_list_val, but row 0 of the batch has int64_set_val"):
-        FeatureCodec("x", "int64_list_val").to_arrow([make_value("int64_set_val", [1])])
-
-
 @for_each("field", ["unix_timestamp_val", "unix_timestamp_list_val", "unix_timestamp_set_val"])
 @for_each("second", [LAST_SECOND + 1, -LAST_SECOND - 1, 2**63 - 1, 1 - 2**63])
 def test_a_timestamp_that_no_column_holds_is_refused(field, second, make_value):
