@@ -16,15 +16,12 @@ from tests.oracle.filters import position
 VOCABULARIES = [1, 63, 64, 65, 10_000, 1_000_000]
 UNIFORM, MILD, STEEP, ZIPF = 0.0, 0.7, 1.5, 1.05
 DISTRIBUTIONS = [
-    pytest.param(entity, symbol, id=f"entities {entity}, symbols {symbol}")
-    for entity, symbol in [
-        (UNIFORM, UNIFORM),
-        (UNIFORM, ZIPF),
-        (ZIPF, UNIFORM),
-        (ZIPF, ZIPF),
-        (MILD, STEEP),
-        (STEEP, MILD),
-    ]
+    (UNIFORM, UNIFORM),
+    (UNIFORM, ZIPF),
+    (ZIPF, UNIFORM),
+    (ZIPF, ZIPF),
+    (MILD, STEEP),
+    (STEEP, MILD),
 ]
 TRIALS = 300_000
 
@@ -34,37 +31,27 @@ def ask(bloom, hashes, symbols, num_hashes):
     return int(contains_facts(bloom, hashes, symbols, num_hashes).sum())
 
 
-def asked_symbols(vocabulary, trials=TRIALS):
-    return np.random.default_rng(99).integers(0, vocabulary, trials)
+def asked_symbols(vocabulary):
+    return np.random.default_rng(99).integers(0, vocabulary, TRIALS)
 
 
-@pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_rate_for_vocabularies(make_facts, build_filter, random_hashes, binomial_interval, vocabulary):
-    facts = make_facts(20_000, vocabulary, 100_000)
-    bloom = build_filter(facts, vocabulary, 5)
-    count = ask(bloom, random_hashes(TRIALS, 2), asked_symbols(vocabulary), 5)
-    low, high = binomial_interval(TRIALS, measured_fill(bloom) ** 5)
-    assert low <= count <= high
-
-
-@pytest.mark.parametrize(("entity_exponent", "symbol_exponent"), DISTRIBUTIONS)
-def test_rate_for_distributions(
-    make_facts, build_filter, random_hashes, binomial_interval, entity_exponent, symbol_exponent
+@pytest.mark.parametrize(
+    ("facts", "vocabulary", "num_hashes", "exponents"),
+    [
+        *(((20_000, 100_000), vocabulary, 5, (UNIFORM, UNIFORM)) for vocabulary in VOCABULARIES),
+        *(((5_000, 150_000), 10_000, 7, exponents) for exponents in DISTRIBUTIONS),
+        *(((5_000, 100_000), 1_000, num_hashes, (UNIFORM, ZIPF)) for num_hashes in (1, 2, 3, 10)),
+    ],
+)
+def test_rates(
+    make_facts, build_filter, random_hashes, binomial_interval, facts, vocabulary, num_hashes, exponents
 ):
-    facts = make_facts(
-        5000, 10_000, 150_000, entity_exponent=entity_exponent, symbol_exponent=symbol_exponent
-    )
-    bloom = build_filter(facts, 10_000, 7)
-    count = ask(bloom, random_hashes(TRIALS, 2), asked_symbols(10_000), 7)
-    low, high = binomial_interval(TRIALS, measured_fill(bloom) ** 7)
-    assert low <= count <= high
-
-
-@pytest.mark.parametrize("num_hashes", [1, 2, 3, 10])
-def test_rate_for_numbers_of_hashes(make_facts, build_filter, random_hashes, binomial_interval, num_hashes):
-    facts = make_facts(5000, 1000, 100_000, symbol_exponent=ZIPF)
-    bloom = build_filter(facts, 1000, num_hashes)
-    count = ask(bloom, random_hashes(TRIALS, 2), asked_symbols(1000), num_hashes)
+    """Of so many entities with so many facts, whose distributions have these exponents."""
+    num_entities, num_facts = facts
+    entities, symbols = exponents
+    facts = make_facts(num_entities, vocabulary, num_facts, entity_exponent=entities, symbol_exponent=symbols)
+    bloom = build_filter(facts, vocabulary, num_hashes)
+    count = ask(bloom, random_hashes(TRIALS, 2), asked_symbols(vocabulary), num_hashes)
     low, high = binomial_interval(TRIALS, measured_fill(bloom) ** num_hashes)
     assert low <= count <= high
 
