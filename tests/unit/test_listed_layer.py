@@ -26,61 +26,30 @@ def layer_of(make_rows):
     return make
 
 
-@pytest.fixture
-def column_of(layer_of):
-    """Makes the column of one exact feature of rows with the values given, one each."""
-
-    def make(field, values):
-        layer = layer_of([(n, {"x": v}, 0) for n, v in enumerate(values)], [FeatureCodec("x", field, EXACT)])
-        return layer.features["x"]
-
-    return make
-
-
 # -- the form of a column --------------------------------------------------------------------------
 
-
-def test_few_values_are_numbered(column_of, make_value):
-    names = ["Deutschland", "France"] * 500
-    column = column_of("string_val", [make_value("string_val", name) for name in names])
-    assert column.elements.form == "dictionary"
-    assert column.elements.packed.width == 1
-    assert column.size_bytes < 1000 / 8 + 100
+RNG = np.random.default_rng(1)
+TEXTS = [f"a longer text number {n}" for n in range(1000)]
 
 
-def test_whole_numbers_take_the_bits_of_their_range(column_of, make_value):
-    rng = np.random.default_rng(1)
-    numbers = (10**12 + rng.integers(0, 1000, 2000)).tolist()
-    column = column_of("int64_val", [make_value("int64_val", number) for number in numbers])
-    assert column.elements.form == "numbers"
-    assert column.elements.packed.width == 10
-    assert column.size_bytes <= 2000 * 10 / 8 + 100
-
-
-def test_different_strings_stand_one_behind_the_other(column_of, make_value):
-    strings = [f"a longer text number {n}" for n in range(1000)]
-    column = column_of("string_val", [make_value("string_val", text) for text in strings])
-    assert column.elements.form == "bytes"
-    assert column.elements.packed.width == 15
-    assert column.size_bytes <= sum(map(len, strings)) + 1000 * 15 / 8 + 100
-
-
-def test_floats_take_at_most_their_own_bytes(column_of, make_value):
-    numbers = np.random.default_rng(2).normal(size=1000).tolist()
-    column = column_of("double_val", [make_value("double_val", number) for number in numbers])
-    assert column.size_bytes <= 1000 * 8 + 100
-
-
-def test_rows_without_a_value_do_not_repeat_a_long_one(column_of, make_value):
-    column = column_of("string_val", [make_value("string_val", "x" * 100_000)] + [Value()] * 100)
-    assert column.size_bytes < 101_000
-
-
-def test_lists_take_their_elements_and_their_bounds(column_of, make_value):
-    rng = np.random.default_rng(3)
-    lists = [rng.integers(0, 256, 16).tolist() for _ in range(500)]
-    column = column_of("int64_list_val", [make_value("int64_list_val", numbers) for numbers in lists])
-    assert column.size_bytes <= 500 * 16 + 500 * 13 / 8 + 200
+@pytest.mark.parametrize(
+    ("field", "contents", "form", "width", "size_bytes"),
+    [
+        ("string_val", ["Deutschland", "France"] * 500, "dictionary", 1, 1000 / 8 + 100),
+        ("int64_val", (10**12 + RNG.integers(0, 1000, 2000)).tolist(), "numbers", 10, 2000 * 10 / 8 + 100),
+        ("string_val", TEXTS, "bytes", 15, sum(map(len, TEXTS)) + 1000 * 15 / 8 + 100),
+        ("double_val", RNG.normal(size=1000).tolist(), "numbers", 64, 1000 * 8 + 100),
+        ("string_val", ["x" * 100_000] + [None] * 100, "dictionary", 1, 101_000),
+        ("int64_list_val", RNG.integers(0, 256, (500, 16)).tolist(), "numbers", 8, 500 * (16 + 13 / 8) + 200),
+    ],
+    ids=["few values", "whole numbers", "strings", "floats", "rows without a value", "lists"],
+)
+def test_a_column_takes_few_bits(layer_of, make_value, field, contents, form, width, size_bytes):
+    values = [Value() if content is None else make_value(field, content) for content in contents]
+    layer = layer_of([(n, {"x": v}, 0) for n, v in enumerate(values)], [FeatureCodec("x", field, EXACT)])
+    column = layer.features["x"]
+    assert (column.elements.form, column.elements.packed.width) == (form, width)
+    assert column.size_bytes <= size_bytes
 
 
 # -- rows ------------------------------------------------------------------------------------------
