@@ -2,17 +2,15 @@
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from unittest.mock import patch
 
 import pytest
-from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.errors import DamagedFileError, GateError, SettingsError, StorageError
 from feast_sketch_store.layers import Goal
-from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.encoding import deletions
 from feast_sketch_store.settings.table import Gate
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.storage.names import HELD_BACK_FILE
 from feast_sketch_store.view import holding, joint_seal
@@ -20,11 +18,12 @@ from feast_sketch_store.view.gate import HeldBack
 from feast_sketch_store.view.opening import open_view
 from feast_sketch_store.view.rebuilding import rebuild
 from feast_sketch_store.view.seal_policy import SealPolicy
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers import histories
+from tests.helpers.histories import MOMENT, items_of, row
+from tests.helpers.keys import user_key
+from tests.helpers.meanwhile import once_before
 from tests.storage.memory import Files, ObjectsInMemory, OwnHost
 
-VIEWED = FeatureCodec("viewed", "int64_set_val")
-MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 USERS = range(40)
 NEXT = MOMENT + timedelta(days=1)
 BY_JOB = SealPolicy(min_rows=20, by_job=True)  # a batch of 10 rows or more is a fill
@@ -32,24 +31,18 @@ PLACES = [("folder", 1), ("folder", 4), ("bucket", 1), ("bucket", 4)]
 
 
 def settings_of(num_shards=1, folder=None, **gate):
-    features = {"viewed": FeatureSettings(VIEWED, Goal("error_rate", 1e-9, "sets"), 1_000)}
-    return ViewSettings("history", 1e-9, features, num_shards=num_shards, gate=Gate(**gate), folder=folder)
+    sets = Goal("error_rate", 1e-9, "sets")
+    return histories.settings_of(sets, presence=1e-9, num_shards=num_shards, gate=Gate(**gate), folder=folder)
 
 
 def rows_of(users, items=5, event=MOMENT):
     """A row of each user with so many items."""
-    value = {"viewed": Value(int64_set_val=Int64Set(val=range(items)))}
-    return [(user_key(user), value, event, None) for user in users]
+    return [row(user, *map(str, range(items)), event=event) for user in users]
 
 
 def num_items(view, users=USERS):
     """By user, how many items a read shows."""
-    answer = view.read(user_hashes(users), ["viewed"])
-    if "viewed" not in answer.features:
-        return {}
-    feature = answer.features["viewed"]
-    lengths = (feature.indptr[1:] - feature.indptr[:-1]).tolist()
-    return {users[index]: length for index, length in zip(answer.found.tolist(), lengths, strict=True)}
+    return {user: len(items) for user, items in items_of(view, users).items()}
 
 
 @pytest.fixture(params=PLACES, ids=lambda place: f"{place[0]}-{place[1]}")
@@ -90,15 +83,13 @@ def fill_badly(view, items=1):
 def test_a_fill_is_not_discarded_while_it_is_published(sealed, tmp_path):
     fill_badly(sealed)
     other = open_view(LocalStorage(tmp_path), settings_of(1, tmp_path, change=0.2), BY_JOB, 0.0)
-    commit = sealed.commit_staged
 
-    def late(*arguments, **options):
+    def try_to_discard():
         with pytest.raises(StorageError, match="another process is sealing"):
             holding.discard(other)
-        commit(*arguments, **options)
 
-    sealed.commit_staged = late
-    assert holding.publish(sealed, force=True) == len(USERS)
+    with once_before(sealed, "commit_staged", try_to_discard):
+        assert holding.publish(sealed, force=True) == len(USERS)
 
 
 def test_a_fill_without_a_lease_takes_the_place_of_one_that_is_being_published_and_leaves_its_files():
@@ -107,14 +98,8 @@ def test_a_fill_without_a_lease_takes_the_place_of_one_that_is_being_published_a
     view.write(rows_of(USERS))
     view.seal()
     fill_badly(view)
-    commit = view.commit_staged
-
-    def beside_another_fill(*arguments, **options):
-        fill_badly(other, 2)
-        commit(*arguments, **options)
-
-    view.commit_staged = beside_another_fill
-    assert holding.publish(view, force=True) == len(USERS)
+    with once_before(view, "commit_staged", lambda: fill_badly(other, 2)):
+        assert holding.publish(view, force=True) == len(USERS)
     assert num_items(other) == dict.fromkeys(USERS, 1)
     assert holding.publish(other, force=True) == len(USERS)
     assert num_items(view) == dict.fromkeys(USERS, 2)
@@ -126,14 +111,9 @@ def test_a_discard_without_a_lease_leaves_the_files_of_a_fill_that_is_being_publ
     view.write(rows_of(USERS))
     view.seal()
     fill_badly(view, 2)
-    commit = view.commit_staged
-
-    def beside_a_discard(*arguments, **options):
-        assert holding.discard(other) == len(USERS)
-        commit(*arguments, **options)
-
-    view.commit_staged = beside_a_discard
-    assert holding.publish(view, force=True) == len(USERS)
+    with once_before(view, "commit_staged", lambda: holding.discard(other)):
+        assert holding.publish(view, force=True) == len(USERS)
+    assert HeldBack.read(view.storage) is None
     assert num_items(other) == dict.fromkeys(USERS, 2)
 
 
@@ -312,12 +292,13 @@ def test_rows_that_are_held_back_survive_a_vacuum(sealed):
 
 
 @pytest.mark.parametrize("is_compacted", [False, True])
-def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monkeypatch, is_compacted):
+def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, is_compacted):
     fill_badly(sealed)
-    with monkeypatch.context() as killed:
-        killed.setattr(LocalStorage, "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            holding.publish(sealed, force=True)
+    with (
+        patch.object(LocalStorage, "delete", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        holding.publish(sealed, force=True)
     assert num_items(sealed) == dict.fromkeys(USERS, 1)
     sealed.write(rows_of(USERS[:5], 4, NEXT))  # as new as the rows that were published, and later
     sealed.delete(deletions([user_key(6)], NEXT))
@@ -327,26 +308,25 @@ def test_a_publication_that_was_killed_after_its_commit_is_finished(sealed, monk
     assert num_items(sealed) == {user: 4 if user < 5 else 1 for user in USERS if user != 6}
 
 
-def test_a_fill_that_was_killed_before_it_was_held_back_leaves_files_for_the_vacuum(sealed, monkeypatch):
-    with monkeypatch.context() as killed:
-        killed.setattr(HeldBack, "hold", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        killed.setattr(type(sealed), "discard_staged", lambda *_: 0)
-        with pytest.raises(KeyboardInterrupt):
-            sealed.write(rows_of(USERS, 1, NEXT))
+def test_a_fill_that_was_killed_before_it_was_held_back_leaves_files_for_the_vacuum(sealed):
+    with (
+        patch.object(HeldBack, "hold", side_effect=KeyboardInterrupt),
+        patch.object(sealed, "discard_staged"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        sealed.write(rows_of(USERS, 1, NEXT))
     assert HeldBack.read(sealed.storage) is None
     assert num_items(sealed) == dict.fromkeys(USERS, 5)
     assert sealed.vacuum(0.0) >= 1
     assert num_items(sealed) == dict.fromkeys(USERS, 5)
 
 
-def test_a_fill_that_cannot_be_judged_leaves_nothing(sealed, monkeypatch):
+def test_a_fill_that_cannot_be_judged_leaves_nothing(sealed):
     before = {info.name for info in sealed.storage.walk() if "rows/" in info.name}
-
-    def fail(*arguments):
-        raise StorageError("the disk is gone")
-
-    monkeypatch.setattr(joint_seal, "figures_with", fail)
-    with pytest.raises(StorageError, match="the disk is gone"):
+    with (
+        patch.object(joint_seal, "figures_with", side_effect=StorageError("the disk is gone")),
+        pytest.raises(StorageError, match="the disk is gone"),
+    ):
         sealed.write(rows_of(USERS, 1, NEXT))
     assert {info.name for info in sealed.storage.walk() if "rows/" in info.name} == before
 

@@ -3,7 +3,6 @@ sets and columns do.
 """
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -12,21 +11,18 @@ from feast.protos.feast.types.Value_pb2 import StringSet, Value
 from feast_sketch_store.layers import FeatureBudget, Goal, SketchLayer
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.csr import Csr
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
+from feast_sketch_store.settings.view_settings import FeatureSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.structures import bloom
 from feast_sketch_store.structures.base import RowsToSeal, Shortfall
 from feast_sketch_store.structures.bloom import TOLERANCE, TablePart, fill_table
 from feast_sketch_store.structures.sizing import FactClass, WeightedFacts, size_for_rates
-from feast_sketch_store.view.seal_policy import SealPolicy
 from feast_sketch_store.view.view import View
 from tests.helpers.filters import measured_fill
-from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.histories import CODEC, NEVER, items_of, put, row, settings_of
 from tests.helpers.layers import build_layer
-from tests.oracle.messages import feast_values
 
-CODECS = [FeatureCodec("viewed", "string_set_val"), FeatureCodec("name", "string_val")]
-NEVER = SealPolicy(1.0, 10**9)
+CODECS = [CODEC, FeatureCodec("name", "string_val")]
 PER_ENTITY, NUM_SYMBOLS = 150, 300
 
 
@@ -140,60 +136,36 @@ def test_a_table_that_is_too_small_is_filled_again(make_rows, sizing_of, monkeyp
     assert rate <= honest_rate * 1.05
 
 
-EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-
-
 @pytest.mark.parametrize("structure", TARGETS)
 @pytest.mark.parametrize("has_scalar", [False, True], ids=["set", "set and scalar"])
 def test_what_no_table_keeps_is_sealed_exactly_and_told(tmp_path, monkeypatch, caplog, structure, has_scalar):
     """However large the table gets, it shows more than it may."""
-    codecs = CODECS[: 1 + has_scalar]
-    users = range(100)
-    written = {user: {f"item {user % 40}", f"item {user % 23}", "tea"} for user in users}
-    rows = [
-        (
-            user_key(user),
-            {
-                "viewed": Value(string_set_val=StringSet(val=sorted(written[user]))),
-                **({"name": Value(string_val=f"user {user % 50}")} if has_scalar else {}),
-            },
-            EPOCH,
-            None,
-        )
-        for user in users
-    ]
-    features = {"viewed": FeatureSettings(CODECS[0], TARGETS[structure], 1000)}
+    written = {user: {f"item {user % 40}", f"item {user % 23}", "tea"} for user in range(100)}
+    rows = [row(user, *sorted(items)) for user, items in written.items()]
+    settings = settings_of(TARGETS[structure], presence=1e-4)
+    structures = {"viewed": "sets"}
     if has_scalar:
-        features["name"] = FeatureSettings(CODECS[1], 1e-4, 1000)
-    settings = ViewSettings("history", 1e-4, features)
-    view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
+        structures["name"] = "column"
+        settings.features["name"] = FeatureSettings(CODECS[1], 1e-4, 1000)
+        for user, (_, values, *_) in enumerate(rows):
+            values["name"] = Value(string_val=f"user {user % 50}")
+    view = View(LocalStorage(tmp_path), settings, NEVER, 0.0)
     view.write(rows)
     monkeypatch.setattr(bloom.ShiftingBloomFilterBuilder, "measured_fill", lambda self: 0.99)
     assert view.seal()
     reported = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(reported) == len(codecs)
+    assert len(reported) == len(structures)
     assert "feature 'viewed' of view 'history' is sealed exactly: a table of " in reported[0]
-    names = [codec.feature for codec in codecs]
-    answer = view.read(user_hashes(users), names)
-    found = answer.features["viewed"]
-    shown = feast_values(found)
-    assert [set(value.string_set_val.val) for value in shown] == list(written.values())
+    assert items_of(view, written) == written
     (layer,) = view.state.sealed.layers
     assert isinstance(layer, SketchLayer)
-    assert [layer.features[name].structure for name in names] == ["sets", "column"][: len(names)]
+    assert {name: feature.structure for name, feature in layer.features.items()} == structures
     assert layer.table_bytes == 0
 
 
 def test_a_choice_of_sets_is_no_news(tmp_path, caplog):
-    settings = ViewSettings(
-        "history", 1e-4, {"viewed": FeatureSettings(CODECS[0], Goal("noise_ratio", 1e-3), 1000)}
-    )
-    view = View(LocalStorage(tmp_path / "view"), settings, SealPolicy(1.0, 10**9), 0.0)
-    rows = [
-        (user_key(user), {"viewed": Value(string_set_val=StringSet(val=[f"item {user % 30}"]))}, EPOCH, None)
-        for user in range(500)
-    ]
-    view.write(rows)
+    view = View(LocalStorage(tmp_path), settings_of(Goal("noise_ratio", 1e-3), presence=1e-4), NEVER, 0.0)
+    put(view, {user: [f"item {user % 30}"] for user in range(500)})
     assert view.seal()
     assert [f.structure for f in view.state.sealed.features("viewed")] == ["sets"]
     assert not caplog.records

@@ -1,23 +1,19 @@
 """A new snapshot is gone through in a thread; what is damaged is left to the read that meets it."""
 
 import threading
-from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from feast.protos.feast.types.EntityKey_pb2 import EntityKey
-from feast.protos.feast.types.Value_pb2 import Int64Set, Value
 
 from feast_sketch_store.errors import DamagedFileError
 from feast_sketch_store.layers import Goal
 from feast_sketch_store.metrics import is_loaded
-from feast_sketch_store.rows.codecs import FeatureCodec
-from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.storage.local import LocalStorage
 from feast_sketch_store.succinct.blocks import BLOCK_BYTES, BlockChecks, block_checksums
 from feast_sketch_store.view import background, live_shard
 from feast_sketch_store.view.background import WARMER, Warmer
 from feast_sketch_store.view.view import View
+from tests.helpers.histories import put, settings_of
 
 WORDS = BLOCK_BYTES // 8
 
@@ -126,31 +122,21 @@ def test_what_is_larger_than_half_of_the_memory_is_left_to_reads(monkeypatch):
 
 
 def make_views(folder, structure="sets", **options):
-    """A function that writes some rows and seals them, the view that writes, and one that reads them."""
-    features = {
-        "viewed": FeatureSettings(
-            FeatureCodec("viewed", "int64_set_val"), Goal("error_rate", 0.01, structure), 10**6
-        )
-    }
-    settings = ViewSettings("users", 1e-4, features, join_keys={"user": "int64_val"})
+    """A view that writes, and one that reads."""
+    settings = settings_of(Goal("error_rate", 0.01, structure), 10**6, 1e-4)
+    return [View(LocalStorage(folder), settings, **options) for _ in range(2)]
 
-    def write(view, first):
-        rows = []
-        for user in range(first, first + 500):
-            key = EntityKey(join_keys=["user"], entity_values=[Value(int64_val=user)])
-            values = {"viewed": Value(int64_set_val=Int64Set(val=range(user, user + 50)))}
-            rows.append((key, values, datetime(2026, 3, 1, tzinfo=UTC), None))
-        view.write(rows)
-        view.seal()
 
-    writer, reader = (View(LocalStorage(folder), settings, **options) for _ in range(2))
-    return write, writer, reader
+def fill(view, first):
+    """Write rows of 500 users, and seal."""
+    put(view, {user: [f"item {user + n}" for n in range(50)] for user in range(first, first + 500)})
+    view.seal()
 
 
 def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
-    write, writer, reader = make_views(tmp_path)
+    writer, reader = make_views(tmp_path)
     for first in (0, 500):
-        write(writer, first)
+        fill(writer, first)
         reader.refresh()
         assert reader.shards[0]._warmer.wait(60)
         (layer,) = reader.current().sealed.layers
@@ -164,12 +150,12 @@ def test_a_view_warms_up_each_snapshot_that_it_opens(tmp_path):
 def test_reads_meet_a_new_snapshot_when_it_is_ready_for_them(tmp_path, monkeypatch, poll):
     """No read waits for a thread to check its blocks, nor for its questions to be prepared."""
     monkeypatch.setattr(live_shard, "_AHEAD_SECONDS", 1e6)
-    write, writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
-    write(writer, 0)
+    writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
+    fill(writer, 0)
     reader.refresh()
     before = reader.current()
     before.row_reader(("viewed",))
-    write(writer, 500)
+    fill(writer, 500)
     poll(reader)
     shard = reader.shards[0].state
     assert shard.snapshot != before.shards[0].snapshot
@@ -186,16 +172,16 @@ def test_opening_a_filter_reads_no_block_of_it(tmp_path, monkeypatch):
     assert is_loaded()
     measured = []
     monkeypatch.setattr(background, "_HEAD_START_SECONDS", 1e6)
-    write, writer, reader = make_views(tmp_path, "bloom")
+    writer, reader = make_views(tmp_path, "bloom")
     monkeypatch.setattr(reader.metrics, "sampled", measured.append)  # which both views share
-    write(writer, 0)
+    fill(writer, 0)
     reader.refresh()
     (layer,) = reader.state.sealed.layers
     assert all(check.unchecked.all() for check in layer.checks)
     reader.shards[0]._warmer.stop()
     assert not measured
     monkeypatch.setattr(background, "_HEAD_START_SECONDS", 0)
-    write(writer, 500)
+    fill(writer, 500)
     assert writer.shards[0]._warmer.wait(60)
     measured.clear()
     reader.refresh()
@@ -207,12 +193,12 @@ def test_opening_a_filter_reads_no_block_of_it(tmp_path, monkeypatch):
 
 def test_few_questions_are_prepared_again(tmp_path):
     """Those that were asked last."""
-    write, writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
-    write(writer, 0)
+    writer, reader = make_views(tmp_path, refresh_interval_seconds=1e9)
+    fill(writer, 0)
     reader.refresh()
     for number in range(20):
         reader.current().row_reader((f"unknown {number}",))
-    write(writer, 500)
+    fill(writer, 500)
     reader.refresh()
     assert list(reader.current()._prepared) == [(f"unknown {number}",) for number in range(12, 20)]
     reader.close()
