@@ -59,6 +59,16 @@ def warm_context() -> ForkServerContext:
     return context
 
 
+def run_forked(function: Callable[..., object], *arguments: Any) -> None:
+    """Run a function in a fork of this process, and wait for its end."""
+    child = multiprocessing.get_context("fork").Process(target=function, args=arguments)
+    child.start()
+    child.join(60)
+    child.kill()  # if it hangs
+    child.join()
+    assert child.exitcode == 0
+
+
 @contextmanager
 def answering(
     context: ForkServerContext, make: Callable[..., Callable[[Any], Any]], *arguments: Any

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import re
 import sys
@@ -11,6 +10,7 @@ import time
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock, patch
 
 import feast.metrics  # before prometheus_client, as Feast's server does
 import pytest
@@ -30,6 +30,7 @@ from feast_sketch_store.view.view import View
 from tests.helpers.cases import for_each
 from tests.helpers.histories import MOMENT, row, settings_of
 from tests.helpers.keys import user_hashes, user_key
+from tests.helpers.processes import run_forked
 
 SETTINGS = settings_of(0.01)
 DOCS = Path(__file__).parents[2] / "docs"
@@ -56,9 +57,11 @@ def scraped():
     return found
 
 
-def labels_of(view):
-    """The labels of a view's metrics."""
-    return dict(zip(metrics.READS.labels, view.metrics.labels, strict=True))
+def key_of(view, name, **labels):
+    """Where a scrape has a metric of a view."""
+    return name, tuple(
+        sorted({**dict(zip(metrics.READS.labels, view.metrics.labels, strict=True)), **labels}.items())
+    )
 
 
 class Scrape:
@@ -70,10 +73,9 @@ class Scrape:
     def all(self, *wanted, **labels):
         self.view.metrics.flush()
         now = scraped()  # of all views of this process
-        labels = tuple(sorted({**labels_of(self.view), **labels}.items()))
         found = []
         for metric in wanted:
-            key = metric.name, labels
+            key = key_of(self.view, metric.name, **labels)
             before = self.before.get(key, 0.0) if metric.kind == metrics.COUNTER else 0.0
             found.append(now.get(key, 0.0) - before)
         return found
@@ -153,17 +155,16 @@ def test_metrics_of_shards_have_the_name_of_their_view(view, scrape):
 
 
 @pytest.mark.parametrize("view", [1, 4], indirect=True, ids=["undivided", "shards"])
-def test_counters_of_trouble_begin_at_zero(view):
-    view.read(user_hashes([1]), [])
+def test_counters_begin_at_zero_before_the_first_read(view):
+    view.current()
     found = scraped()
-
-    def at(metric, **labels):
-        return found[metric.name, tuple(sorted({**labels_of(view), **labels}.items()))]
-
-    assert [at(metric) for metric in (metrics.SEAL_FAILURES, metrics.GATE_REFUSALS)] == [0, 0]
-    errors = (RowError, StorageError, UncertainWriteError, GateError, ShardError, DamagedFileError)
-    assert [at(metrics.REFUSED_COMMITS, reason=error.__name__) for error in errors] == [0] * len(errors)
-    assert at(metrics.FALLBACKS, shard="" if view.settings.num_shards == 1 else "00") == 0
+    counters = metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES, metrics.SEALS
+    for metric in (*counters, metrics.SEAL_FAILURES, metrics.GATE_REFUSALS):
+        assert found[key_of(view, metric.name)] == 0
+    for error in (RowError, StorageError, UncertainWriteError, GateError, ShardError, DamagedFileError):
+        assert found[key_of(view, metrics.REFUSED_COMMITS.name, reason=error.__name__)] == 0
+    shard = "" if view.settings.num_shards == 1 else "00"
+    assert found[key_of(view, metrics.FALLBACKS.name, shard=shard)] == 0
 
 
 def test_refused_rows_are_counted_by_their_reason(view, scrape):
@@ -173,19 +174,13 @@ def test_refused_rows_are_counted_by_their_reason(view, scrape):
     assert scrape(metrics.COMMITS) == 0
 
 
-def test_a_poll_that_fails_is_reported_until_one_succeeds(view, scrape, monkeypatch):
+def test_a_poll_that_fails_is_reported_until_one_succeeds(view, scrape):
     view.write([row(1, "x")])
     view.read(user_hashes([1]), [])
     before = scrape(metrics.LAST_POLL)
-
-    def fail(*_):
-        raise StorageError("gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardLoader, "load", fail)
+    with patch.object(ShardLoader, "load", side_effect=StorageError("gone")):
         view.read(user_hashes([1]), [])
-        told = scrape.all(metrics.STALE, metrics.REFRESH_FAILURES, metrics.LAST_POLL)
-        assert told == [1, 1, before]
+    assert scrape.all(metrics.STALE, metrics.REFRESH_FAILURES, metrics.LAST_POLL) == [1, 1, before]
     view.read(user_hashes([1]), [])
     stale, looked = scrape.all(metrics.STALE, metrics.LAST_POLL)
     assert stale == 0
@@ -207,14 +202,12 @@ def test_what_is_served_is_as_old_as_the_begin_of_its_poll(view, scrape, monkeyp
     assert scrape(metrics.LAST_POLL) <= began[-1] + 0.05
 
 
-def test_a_seal_that_fails_is_counted(view, scrape, monkeypatch):
+def test_a_seal_that_fails_is_counted(view, scrape):
     view.write([row(1, "x")])
-
-    def fail(*_, **__):
-        raise StorageError("full")
-
-    monkeypatch.setattr(type(view.shards[0].snapshots), "publish", fail)
-    with pytest.raises(StorageError):
+    with (
+        patch.object(view.shards[0].snapshots, "publish", side_effect=StorageError("full")),
+        pytest.raises(StorageError),
+    ):
         view.seal()
     assert scrape.all(metrics.SEALS, metrics.SEAL_FAILURES) == [0, 1]
 
@@ -243,14 +236,8 @@ def test_forked_processes_count_for_themselves(view, scrape):
     view.metrics.flush()
     view.metrics._flushed_at = float("inf")  # so that a read is left for later as the children are forked
     view.read(user_hashes([1]), [])
-    children = [
-        multiprocessing.get_context("fork").Process(target=_read_in_child, args=(view,)) for _ in range(2)
-    ]
-    for child in children:
-        child.start()
-    for child in children:
-        child.join()
-        assert child.exitcode == 0
+    for _ in range(2):
+        run_forked(_read_in_child, view)
     assert scrape.all(metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES) == [3, 5, 2]
 
 
@@ -269,10 +256,8 @@ def test_no_process_is_forked_within_a_call_of_the_client(view, monkeypatch):
     view.read(user_hashes([1]), [])
     assert has_lock
     assert all(has_lock)
-    child = multiprocessing.get_context("fork").Process(target=_read_in_child, args=(view,))
-    child.start()
-    child.join()
-    assert (child.exitcode, metrics._lock.locked()) == (0, False)
+    run_forked(_read_in_child, view)
+    assert not metrics._lock.locked()
 
 
 def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
@@ -296,12 +281,8 @@ def test_nothing_is_counted_where_nobody_can_scrape(view, monkeypatch):
 def test_reads_and_writes_go_on_where_metrics_cannot_be_kept(view, monkeypatch, caplog, error):
     """A process keeps its values in files, which the system may refuse to make or to extend. Where a fork
     that became another user cannot open its own, prometheus_client has none from then on."""
-
-    def refuse(*_):
-        raise error
-
     metrics._warn.cache_clear()
-    monkeypatch.setattr(metrics, "_made_of", refuse)
+    monkeypatch.setattr(metrics, "_made_of", Mock(side_effect=error))
     monkeypatch.setattr(metrics, "_children", {})
     view.write([row(1, "x")])
     assert view.seal()
@@ -345,26 +326,16 @@ def unit_of(expression):
     return "flag" if re.search("_(stale|pinned){", expression) else "number"
 
 
-def test_a_view_has_its_series_before_its_first_read(view):
-    view.current()
-    labels, found = tuple(sorted(labels_of(view).items())), scraped()
-    for metric in (metrics.READS, metrics.ENTITIES_READ, metrics.ABSENT_ENTITIES, metrics.SEALS):
-        assert found[metric.name, labels] == 0
-
-
 def test_the_time_of_reads_is_counted(view):
     for seconds in (9e-6, 3e-5, 3e-5, 2.0):
         view.metrics.count_read(1, 1, seconds)
     view.metrics.count_read(1, 1)
     view.metrics.flush()
-    labels, found = labels_of(view), scraped()
-
-    def at(suffix, **more):
-        return found[f"feast_sketch_read_seconds_{suffix}", tuple(sorted({**labels, **more}.items()))]
-
-    buckets = [at("bucket", le=bound) for bound in ("1e-05", "2.5e-05", "5e-05", "1.0", "+Inf")]
-    assert buckets == [1, 1, 3, 3, 4]
-    assert (at("count"), at("sum")) == (4, pytest.approx(2.000069))
+    found, name = scraped(), "feast_sketch_read_seconds"
+    bounds = ("1e-05", "2.5e-05", "5e-05", "1.0", "+Inf")
+    assert [found[key_of(view, f"{name}_bucket", le=bound)] for bound in bounds] == [1, 1, 3, 3, 4]
+    assert found[key_of(view, f"{name}_count")] == 4
+    assert found[key_of(view, f"{name}_sum")] == pytest.approx(2.000069)
 
 
 def test_the_dashboard_and_the_alerts_are_whole():

@@ -29,6 +29,7 @@ from tests.helpers.histories import ALWAYS, MOMENT, NEVER, items_of, put, row, s
 from tests.helpers.interrupts import interrupted
 from tests.helpers.keys import user_hashes, user_key
 from tests.helpers.no_threads import no_new_threads
+from tests.helpers.processes import run_forked
 
 SETTINGS, ROOMY = settings_of(0.01), settings_of(0.01, 10**6)
 
@@ -163,10 +164,7 @@ def write_and_end(folder):
 
 
 def test_a_seal_is_finished_when_its_process_ends(tmp_path, make_view):
-    child = multiprocessing.get_context("fork").Process(target=write_and_end, args=[tmp_path / "view"])
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
+    run_forked(write_and_end, tmp_path / "view")
     assert make_view().stats().sealed_entities >= 21
 
 
@@ -197,9 +195,7 @@ def test_reads_go_on_where_no_thread_can_be_started_to_refresh(tmp_path):
     reader = View(LocalStorage(tmp_path / "view"), settings, NEVER, 3600.0)
     with no_new_threads():  # not to read the snapshot ahead, either
         assert items_of(reader, [1001]) == {}
-        child = multiprocessing.get_context("fork").Process(target=put, args=[writer, {1001: ["a"]}])
-        child.start()
-        child.join(60)
+        run_forked(put, writer, {1001: ["a"]})
         for seconds in (2700, 3600):
             reader.shards[0]._polled_at -= seconds
             reader._good_until = -math.inf
@@ -236,12 +232,7 @@ def test_a_process_ends_though_others_write_without_pause(make_view, monkeypatch
     view = make_view()
     monkeypatch.setattr(view, "_seal_if_due", lambda: True)
     monkeypatch.setattr(view, "_is_due", lambda: True)
-    child = multiprocessing.get_context("fork").Process(target=view._maintain_beside)
-    child.start()
-    child.join(60)
-    child.kill()
-    child.join()
-    assert child.exitcode == 0
+    run_forked(view._maintain_beside)
 
 
 @pytest.mark.slow
@@ -346,10 +337,7 @@ def test_a_forked_child_writes_and_seals_after_its_parent(make_view):
         view.write([row(2, "y")])
         assert view.seal()
 
-    child = multiprocessing.get_context("fork").Process(target=work)
-    child.start()
-    child.join(60)
-    assert child.exitcode == 0
+    run_forked(work)
     view.write([row(3, "z")])
     assert found(view, 1, 2, 3) == [1, 2, 3]
 
