@@ -256,20 +256,6 @@ def test_without_a_cache_it_says_what_is_wrong(bucket):
     assert replica.freshness(poll=True).state == "SERVING"
 
 
-def test_a_replica_that_runs_serves_on(bucket):
-    expected = fill(bucket)
-    replica = bucket.replica(cache=False)
-    assert served(replica) == expected
-    bucket.link.take_down()
-    bucket.put({29: ["late"]}, second=2)
-    replica.poll()
-    assert served(replica) == expected
-    assert replica.freshness().state == "STALE"
-    bucket.link.heal()
-    replica.poll()
-    assert served(replica) == expected | {29: {"late"}}
-
-
 def test_the_cache_follows_refresh_by_refresh(bucket):
     expected = fill(bucket)
     ahead, behind = bucket.replica(), bucket.replica()

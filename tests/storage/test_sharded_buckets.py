@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 from obstore.store import MemoryStore
 
-from feast_sketch_store.errors import ShardError, StorageError
+from feast_sketch_store.errors import StorageError
 from feast_sketch_store.operations.resharding import divide
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.rows.encoding import deletions
@@ -143,18 +143,6 @@ def test_replicas_see_what_is_written_and_sealed(place):
     assert shown(ReadOnlyView(place.open(True), "history", LONG_SECONDS, is_replica=True)) == expected
 
 
-def test_a_replica_serves_a_part(place):
-    _, expected = place.fill()
-    copy = replica(place, served=[0, 2])
-    ours = [user for user, shard in enumerate(SHARDS) if shard in (0, 2)]
-    assert shown(copy, ours) == {user: items for user, items in expected.items() if user in ours}
-    theirs = SHARDS.index(3)
-    with pytest.raises(ShardError, match=r"shard 3 of 4, and this process serves the shards 0, 2"):
-        shown(copy, [*ours, theirs])
-    with pytest.raises(StorageError):
-        put(copy, [ours[0]])
-
-
 def test_a_replica_starts_from_the_cache_while_the_bucket_is_away(on_server):
     _, expected = on_server.fill()
     assert shown(replica(on_server)) == expected
@@ -222,24 +210,6 @@ def test_a_vacuum_leaves_what_is_served(place, seals):
     assert all(len(part.snapshots.list()) == 1 for part in view.shards.values())
 
 
-def test_replicas_serve_on_while_settings_and_writers_change(in_memory):
-    view, expected = in_memory.fill()
-    copy = replica(in_memory)
-    first = SETS.features["viewed"]
-    for second, target in enumerate(
-        [1e-9, Goal(NOISE_RATIO, 0.1, "bloom"), Goal(NOISE_RATIO, 0.1, "sets")], 7
-    ):
-        changed = replace(SETS, features={"viewed": replace(first, target=target)})
-        view = writer(in_memory, changed)
-        expected |= put(view, range(5), second)
-        assert view.seal()
-        copy.refresh()
-        sealed = shown(copy)
-        assert sealed.keys() >= expected.keys()
-        assert all(sealed[user] >= items for user, items in expected.items())
-    assert sealed == expected
-
-
 def test_a_writer_creates_a_view_anew_that_was_dropped_elsewhere(place):
     view = writer(place)
     put(view, range(NUM_USERS))
@@ -271,17 +241,6 @@ def test_what_is_written_beside_a_drop_is_refused_and_found_if_it_is_written_aga
     assert num_refused > 1
     expected = put(view, range(NUM_USERS), 1)
     assert shown(replica(in_memory)) == expected
-
-
-def test_writers_of_all_shards_race(in_memory):
-    """Two writers with the same number of shards; a third with another number uses theirs."""
-    one, other = writer(in_memory), writer(in_memory)
-    expected = put(one, range(30)) | put(other, range(30, NUM_USERS))
-    assert one.seal()
-    assert shown(other) == shown(ReadOnlyView(in_memory.open(), "history", 0.0)) == expected
-    third = writer(in_memory, replace(SETS, num_shards=8))
-    assert len(third.shards) == NUM_SHARDS
-    assert shown(third) == expected
 
 
 @pytest.mark.parametrize("failing", range(3))

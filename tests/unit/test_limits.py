@@ -131,20 +131,6 @@ class TestGroups:
         assert pa.concat_tables(limits.groups(sliced)).equals(sliced)
         assert sizes(sliced) == [2, 1, 1, 1, 1]
 
-    def test_everything_comes_back(self, small_limits, make_table, tmp_path):
-        rows = [
-            (user, {**numbers(user % 50), "blob": Value(bytes_val=b"%d" % user * (user % 97))}, user)
-            for user in range(300)
-        ]
-        table = make_table(rows, CODECS)
-        file = DataFile.write(LocalStorage(tmp_path), table.schema, [table])
-        batches = list(file.batches())
-        assert pa.concat_tables(batches).equals(table)
-        for batch in batches:
-            assert len(batch) <= 10
-            assert len(batch) == 1 or limits._num_elements(batch["numbers"]).sum() <= 40
-            assert len(batch) == 1 or sum(limits._num_bytes(c).sum() for c in batch.columns) <= 500
-
 
 # -- no 32-bit offset, so nothing can overflow one --------------------------------------------------
 
