@@ -61,8 +61,7 @@ def test_a_sample_of_a_large_table(sqlite, tmp_path):
 @pytest.mark.parametrize("other", ["sqlite", "postgres", "mysql"], indirect=True)
 def test_a_survey_of_a_sample_of_a_table(other):
     """It is not the first keys, which are those of the oldest or of one kind, and not taken for all."""
-    view, user = make_view(value_type=ValueType.STRING)
-    registered(other, view, user)
+    view = registered(other, *make_view(value_type=ValueType.STRING))
     numbers = range(1000, 3000)
     names = rows_of(numbers, key=lambda number: entity_key(user_id=f"user {number}"))
     other.write(
@@ -87,8 +86,7 @@ def test_the_part_of_the_hashes_that_was_met_tells_how_many_there_are(other, tmp
     ):
         with suppress(ImportError):
             monkeypatch.setattr(f"feast_sketch_store.bridges.{name}", 300)
-    view, user = make_view()
-    registered(other, view, user)
+    view = registered(other, *make_view())
     other.write(view, rows_of(range(2000)))
     (found,) = survey(other.file, ["history"], 600)
     assert found.sampled == 600
@@ -122,9 +120,8 @@ def test_a_survey_of_all_rows(other, tmp_path):
     assert (liked.facts.value, liked.values.value) == (theirs.facts, theirs.vocabulary)
 
 
-def test_a_survey_of_a_view_without_entities(redis_port, tmp_path):
-    options = {"connection_string": f"127.0.0.1:{redis_port}"}
-    other = Other(tmp_path / "other", "redis", options, "p" + tmp_path.name.replace("-", "_"))
+@pytest.mark.parametrize("other", ["redis"], indirect=True)
+def test_a_survey_of_a_view_without_entities(other):
     view, user = make_view()
     view = FeatureView(name="everyone", schema=view.features, source=view.batch_source)
     registered(other, view, user)
@@ -133,12 +130,12 @@ def test_a_survey_of_a_view_without_entities(redis_port, tmp_path):
     assert (found.entities.value, found.sampled, found.keys) == (1, 1, "exact")
 
 
-def test_a_survey_of_a_sample(redis_port, tmp_path):
-    options = {"connection_string": f"127.0.0.1:{redis_port}"}
-    other = Other(tmp_path / "other", "redis", options, "p" + tmp_path.name.replace("-", "_"))
+@pytest.mark.parametrize("other", ["redis"], indirect=True)
+def test_a_survey_of_a_sample(other, tmp_path):
     view, user = make_view()
     registered(other, view, user)
     other.write(view, rows_of(range(6000)))
+    other.write(make_view("beside")[0], rows_of(range(6000, 9000)))
     (found,) = survey(other.file, ["history"], 2000)
     assert found.sampled < 6000
     # The server hashes keys with a seed of its own, so each run has another sample: 4.1 standard errors, of
@@ -164,8 +161,7 @@ def test_bytes_of_redis_are_those_that_the_server_tells(redis_port, tmp_path, tt
     database = 1 + num_items + 2 * bool(ttl)
     options = {"connection_string": f"127.0.0.1:{redis_port},db={database}"}
     other = Other(tmp_path / "other", "redis", options, "shop", ttl)
-    view, user = make_view()
-    registered(other, view, user)
+    view = registered(other, *make_view())
     import redis
 
     def asked(call):
@@ -201,8 +197,7 @@ def surveyed(other, *options):
 
 
 def test_a_survey_tells_what_it_cannot_look_at(sqlite, tmp_path):
-    view, user = make_view()
-    registered(sqlite, view, user)
+    view = registered(sqlite, *make_view())
     result = surveyed(sqlite)
     assert result.exit_code == 1
     assert "history" in result.stderr
@@ -259,8 +254,7 @@ def test_a_survey_of_views_of_which_one_has_no_rows(sqlite):
 
 def test_files_that_tags_name_are_those_of_the_other_repository(sqlite):
     tags = {"sketch.vocabulary": "{file: kept.json}"}
-    view, user = make_view(features=[Field(name="liked", dtype=Set(String), tags=tags)])
-    registered(sqlite, view, user)
+    view = registered(sqlite, *make_view(features=[Field(name="liked", dtype=Set(String), tags=tags)]))
     (sqlite.file.parent / "kept.json").write_text('["a"]')
     sqlite.write(view, rows_of(range(50)))
     (found,) = survey(sqlite.file)

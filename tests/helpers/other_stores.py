@@ -135,12 +135,13 @@ def make_store(folder, project, view, user, structure="sets"):
 
 
 def registered(other, view, user):
-    """The other repository as its users have it, with the view in its registry."""
+    """The view, in the registry of the other repository as its users have it."""
     folder = other.file.parent
     pd.DataFrame({"user_id": [0], "event_timestamp": [NOON]}).to_parquet(folder / "rows.parquet")
     store = FeatureStore(repo_path=str(folder), config=other.config)
     store.apply([user, view])
     let_go(store._get_provider().online_store)
+    return view
 
 
 def value_of(number):
