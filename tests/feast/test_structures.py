@@ -82,11 +82,8 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     assert values(store, 6)[0] == {"tea"}
     assert values(store, 6)[1] >= {0, 1, 2, 5}
     found = features_of(store)
-    assert {name: f.structure for name, f in found.items()} == {
-        "viewed": "sets",
-        "sizes": "weighted_bloom",
-        "country": "column",
-    }
+    structures = {name: f.structure for name, f in found.items()}
+    assert structures == {"viewed": "sets", "sizes": "weighted_bloom", "country": "column"}
     assert (found["viewed"].facts, found["viewed"].facts_cut) == (NUM_USERS * 3 // 2, NUM_USERS)
     assert found["viewed"].expected_rate == found["viewed"].sampled_rate == 0
     assert found["sizes"].expected_rate > 0
@@ -94,19 +91,16 @@ def test_tags_say_how_a_feature_is_kept(make_store):
     report = maintenance.inspect(store, "history")
     assert report.bits_per_fact < 100
     assert all(f.size_bytes > 0 for f in report.features)
-    for arguments in (["inspect"], ["inspect", "history", "--json"]):
-        done = run_cli(store.repo_path, *arguments)
-        if "--json" in arguments:
-            (printed,) = json.loads(done.stdout)
-            viewed = next(f for f in printed["features"] if f["name"] == "viewed")
-            assert (viewed["structure"], viewed["facts_cut"]) == ("sets", NUM_USERS)
-        else:
-            rows = {line.split()[1]: line.split() for line in done.stdout.splitlines() if "history" in line}
-            assert "structure" in done.stdout
-            assert "facts cut" in done.stdout
-            assert {"sets", str(NUM_USERS)} <= {*rows["viewed"]}
-            assert "weighted_bloom" in rows["sizes"]
-            assert "column" in rows["country"]
+    (printed,) = json.loads(run_cli(store.repo_path, "inspect", "history", "--json").stdout)
+    viewed = next(f for f in printed["features"] if f["name"] == "viewed")
+    assert (viewed["structure"], viewed["facts_cut"]) == ("sets", NUM_USERS)
+    table = run_cli(store.repo_path, "inspect").stdout
+    rows = {line.split()[1]: line.split() for line in table.splitlines() if "history" in line}
+    assert "structure" in table
+    assert "facts cut" in table
+    assert {"sets", str(NUM_USERS)} <= {*rows["viewed"]}
+    assert "weighted_bloom" in rows["sizes"]
+    assert "column" in rows["country"]
 
 
 @pytest.mark.slow
@@ -123,11 +117,8 @@ def test_filters_by_cluster(make_store, style):
         assert sizes >= {size for size in range(10) if user % (size + 1) == 0}
         assert country == ("FR" if user % 2 else "DE")
     found = features_of(store)
-    assert {name: f.structure for name, f in found.items()} == {
-        "viewed": style,
-        "sizes": style,
-        "country": "column",
-    }
+    structures = {name: f.structure for name, f in found.items()}
+    assert structures == {"viewed": style, "sizes": style, "country": "column"}
     for name in ("viewed", "sizes"):
         assert 0 < found[name].expected_rate < 0.5
         # 200,000 questions; but in so small a table those about one entity are not independent.
@@ -135,9 +126,8 @@ def test_filters_by_cluster(make_store, style):
     assert maintenance.verify(store, "history").problems == []
     (layer,) = view.state.sealed.layers
     (filters,) = [s for s in layer.structures if s.kind == "clustered"]
-    assert sum(filters.size_bytes_of(name) for name in ("viewed", "sizes")) == pytest.approx(
-        filters.size_bytes
-    )
+    own_bytes = sum(filters.size_bytes_of(name) for name in ("viewed", "sizes"))
+    assert own_bytes == pytest.approx(filters.size_bytes)
     training = pd.DataFrame({"viewed": [["tea", "a5"], []], "sizes": [[1, 2], None]})
     shown = through_sketch(training, SketchReader(store.repo_path, "history"))
     assert set(shown["viewed"][0]) >= {"tea", "a5"}
@@ -161,9 +151,7 @@ def test_values_that_no_row_had_at_the_seal_are_shown_before_the_next_one(
     tags = {"sketch.vocabulary": vocabulary, "sketch.structure": structure}
     store = make_store(viewed_tags=tags, target="error 1e-9", shards=shards)
     users = range(NUM_USERS, NUM_USERS + 9)
-    rows = [
-        {"user_id": user, "viewed": [*"xyz"], "sizes": [1], "country": "FR", "event": EVENT} for user in users
-    ]
+    rows = {"user_id": users, "viewed": [[*"xyz"]] * 9, "sizes": [[1]] * 9, "country": "FR", "event": EVENT}
     store.write_to_online_store("history", pd.DataFrame(rows))
     assert [values(store, user)[0] for user in users] == [kept] * 9
     assert maintenance.seal(store, "history")
