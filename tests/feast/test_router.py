@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import requests
 import uvicorn
-from feast import FeatureStore
 from feast.feature_server import get_app
 
 from feast_sketch_store import shard_of
-from tests.feast.test_shards import NUM_USERS, fill, make_store
+from tests.feast.test_shards import NUM_USERS, fill, make_store, part_of
 from tests.helpers.ports import free_port
 
 ROUTER = Path(__file__).parents[2] / "docs/router"
@@ -25,11 +24,9 @@ pytestmark = pytest.mark.skipif(HAPROXY is None, reason="haproxy is not installe
 
 
 @contextlib.contextmanager
-def served(repository, port):
+def served(store, port):
     """Feast's feature server of a repository, in a thread."""
-    server = uvicorn.Server(
-        uvicorn.Config(get_app(FeatureStore(repo_path=str(repository))), port=port, log_level="error")
-    )
+    server = uvicorn.Server(uvicorn.Config(get_app(store), port=port, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -60,18 +57,11 @@ def proxied(folder, ports):
 def ask(tmp_path_factory):
     """Asks the proxy about users, with the number of a shard as the header."""
     folder = tmp_path_factory.mktemp("router")
-    whole = folder / "whole"
-    store = fill(make_store(whole, 4))
-    yaml = (whole / "feature_store.yaml").read_text().replace("registry.db", str(whole / "registry.db"))
+    store = fill(make_store(folder / "whole", 4))
     ports = {documented: free_port() for documented in (6566, 7001, 7002)}
     with contextlib.ExitStack() as stack:
-        for documented, shards in {7001: "[0, 1]", 7002: "[2, 3]"}.items():
-            part = folder / str(documented)
-            part.mkdir()
-            own = yaml.replace("path: sketch", f"path: {whole / 'sketch'}").replace(
-                "shards: 4", f"shards: {{count: 4, serve: {shards}}}"
-            )
-            (part / "feature_store.yaml").write_text(own)
+        for documented, shards in {7001: (0, 1), 7002: (2, 3)}.items():
+            part = part_of(folder / str(documented), store, *shards)
             stack.enter_context(served(part, ports[documented]))
         stack.enter_context(proxied(folder, ports))
         url = f"http://127.0.0.1:{ports[6566]}/get-online-features"
@@ -88,7 +78,6 @@ def ask(tmp_path_factory):
                     break
             threading.Event().wait(0.1)  # a proxy does not announce its checks
         yield request
-    assert store is not None
 
 
 def test_each_request_reaches_a_server_of_its_shard(ask):

@@ -61,6 +61,13 @@ def fill(store):
     return store
 
 
+def part_of(folder, store, *served):
+    """A repository of the same rows, which serves some of their four shards."""
+    options = {"path": str(store.repo_path / "sketch"), "refresh": 0, "structure": "sets"}
+    shards = {"count": 4, "serve": [*served]}
+    return make_repository(folder, registry=str(store.repo_path / "registry.db"), shards=shards, **options)
+
+
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory):
     """The same rows without shards and in four; for tests that only read."""
@@ -103,9 +110,7 @@ def test_entities_of_shards_that_are_not_served_are_deleted_and_counted(tmp_path
 
 
 def test_a_repository_may_serve_a_part(repositories, tmp_path):
-    folder, shards = repositories[1].repo_path, {"count": 4, "serve": [0, 2]}
-    options = {"path": str(folder / "sketch"), "structure": "sets", "shards": shards}
-    part = make_repository(tmp_path, registry=str(folder / "registry.db"), **options)
+    part = part_of(tmp_path, repositories[1], 0, 2)
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
     ours, theirs = np.flatnonzero(numbers % 2 == 0), np.flatnonzero(numbers == 3)
     assert online(part, ours) == online(repositories[1], ours)
