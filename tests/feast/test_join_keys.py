@@ -1,9 +1,9 @@
 """Rows and deletions have the join keys of their view, or nothing of them is written."""
 
-from datetime import timedelta
+from dataclasses import replace
 
 import pytest
-from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
+from feast import Entity, FeatureStore, ValueType
 from feast.protos.feast.types.EntityKey_pb2 import EntityKey
 from feast.protos.feast.types.Value_pb2 import Value
 from feast.types import Int32, Int64, String
@@ -12,6 +12,7 @@ from feast_sketch_store.errors import RowError
 from feast_sketch_store.online_store import online_store_of
 from feast_sketch_store.operations import maintenance
 from feast_sketch_store.operations.entity_history import entity_history
+from tests.helpers import repository
 from tests.helpers.repository import STATES
 from tests.helpers.values import country
 
@@ -72,32 +73,21 @@ def entity(name, value_type=ValueType.INT64):
 
 
 @pytest.fixture
-def make_applied(make_config):
+def make_applied(make_config, make_harness):
     """Applies a view over some entities and gives a harness of it, as the registry has it."""
 
-    def make(harness_of, entities, schema):
+    def make(*entities, **schema):
         store = FeatureStore(config=make_config())
-        source = FileSource(path="rows.parquet", timestamp_field="event_timestamp")
-        view = FeatureView(
-            name="history",
-            entities=entities,
-            schema=[Field(name="country", dtype=String), *schema],
-            source=source,
-            ttl=timedelta(0),
-        )
-        store.apply([*entities, view])
-        harness = harness_of({"country": String})
-        harness.config, harness.store = store.config, online_store_of(store)
-        harness.view = store.get_feature_view("history")
-        return harness
+        schema = {"country": String, **schema}
+        store.apply([*entities, repository.make_view(schema, entities=entities)])
+        view, online = store.get_feature_view("history"), online_store_of(store)
+        return replace(make_harness({"country": String}), config=store.config, store=online, view=view)
 
     return make
 
 
-def test_keys_of_several_entities_are_taken_in_any_order(make_harness, make_applied):
-    harness = make_applied(
-        make_harness, [entity("user"), entity("shop", ValueType.STRING), entity("day", ValueType.INT32)], []
-    )
+def test_keys_of_several_entities_are_taken_in_any_order(make_applied):
+    harness = make_applied(entity("user"), entity("shop", ValueType.STRING), entity("day", ValueType.INT32))
     day = Value(int32_val=3)
     for number, key in enumerate(
         [{"user_id": 1, "shop_id": "a", "day_id": day}, {"day_id": day, "shop_id": "b", "user_id": 1}]
@@ -108,8 +98,8 @@ def test_keys_of_several_entities_are_taken_in_any_order(make_harness, make_appl
         harness.write_many([(harness.key(user_id=1, shop_id="c", day_id=3), FRANCE, harness.noon(), None)])
 
 
-def test_a_view_without_entities_takes_feasts_own_key_only(make_harness, make_applied):
-    harness = make_applied(make_harness, [], [])
+def test_a_view_without_entities_takes_feasts_own_key_only(make_applied):
+    harness = make_applied()
     key = harness.key(__dummy_id="")
     with pytest.raises(RowError, match="user_id"):
         harness.write(1, FRANCE)
@@ -117,8 +107,8 @@ def test_a_view_without_entities_takes_feasts_own_key_only(make_harness, make_ap
     assert harness.read_keys([key])[0][1] == FRANCE
 
 
-def test_empty_bytes_are_a_key_as_others_are(make_harness, make_applied):
-    harness = make_applied(make_harness, [entity("user", ValueType.BYTES)], [])
+def test_empty_bytes_are_a_key_as_others_are(make_applied):
+    harness = make_applied(entity("user", ValueType.BYTES))
     keys = [harness.key(user_id=Value(bytes_val=key)) for key in (b"", b"a")]
     harness.write_many([(key, FRANCE, harness.noon(), None) for key in keys])
     store = FeatureStore(config=harness.config)
@@ -127,10 +117,10 @@ def test_empty_bytes_are_a_key_as_others_are(make_harness, make_applied):
     assert [row for _, row in harness.reopened().read_keys(keys)] == [None, FRANCE]
 
 
-def test_the_type_of_an_entity_may_be_left_to_the_schema(make_harness, make_applied):
+def test_the_type_of_an_entity_may_be_left_to_the_schema(make_applied):
     with pytest.warns(DeprecationWarning, match="value_type"):
         user = Entity(name="user", join_keys=["user_id"])
-    harness = make_applied(make_harness, [user], [Field(name="user_id", dtype=Int32)])
+    harness = make_applied(user, user_id=Int32)
     with pytest.raises(RowError, match=r"user_id \(int64\).*user_id \(int32\)"):
         harness.write(1, FRANCE)
     harness.write(Value(int32_val=1), FRANCE)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from feast import Entity, FeatureView, Field, ValueType
+from feast import Field
 from feast.protos.feast.types.Value_pb2 import Int64List, Value
 from feast.types import Array, Float32, Int64, Json, String
 
@@ -247,34 +247,26 @@ def test_a_feature_that_is_written_as_a_seal_begins_is_not_sealed_away(
 class TestJoinKeys:
     """Rows are found by their join keys, so these cannot change under them."""
 
-    def apply(self, harness, make_view, join_key, value_type, dtype):
-        entity = Entity(name="user", join_keys=[join_key], value_type=value_type)
-        schema = [Field(name="country", dtype=String), Field(name=join_key, dtype=dtype)]
-        view = FeatureView(name="history", entities=[entity], schema=schema, source=harness.view.batch_source)
-        SketchOnlineStore().update(harness.config, [], [view], [], [], False)
-
     @pytest.mark.parametrize(
-        ("join_key", "value_type", "dtype", "reported"),
+        ("join_keys", "reported"),
         [
-            ("member_id", ValueType.INT64, Int64, r"by user_id \(int64\).*keys member_id \(int64\)"),
-            ("user_id", ValueType.STRING, String, r"by user_id \(int64\).*keys user_id \(string\)"),
+            ({"member_id": Int64}, r"by user_id \(int64\).*keys member_id \(int64\)"),
+            ({"user_id": String}, r"by user_id \(int64\).*keys user_id \(string\)"),
         ],
         ids=["renamed", "of another type"],
     )
-    def test_a_change_is_refused_at_apply(
-        self, make_harness, make_view, options, join_key, value_type, dtype, reported
-    ):
+    def test_a_change_is_refused_at_apply(self, make_harness, make_view, options, join_keys, reported):
         harness = make_harness({"country": String}, **options)
         harness.write(1, FRANCE)
         with pytest.raises(SettingsError, match=reported):
-            self.apply(harness, make_view, join_key, value_type, dtype)
+            harness.reopened().apply(make_view({"country": String}, join_keys=join_keys))
         assert harness.reopened().shown(1) == [FRANCE]
 
     def test_the_same_keys_and_an_empty_view_are_taken(self, make_harness, make_view, options):
         harness = make_harness({"country": String}, **options)
-        self.apply(harness, make_view, "member_id", ValueType.INT64, Int64)
+        harness.reopened().apply(make_view({"country": String}, join_keys={"member_id": Int64}))
         harness.write(1, FRANCE)
-        self.apply(harness, make_view, "user_id", ValueType.INT64, Int64)
+        harness.reopened().apply(make_view({"country": String}, join_keys={"user_id": Int64}))
 
 
 @pytest.mark.parametrize("options", STATES)
