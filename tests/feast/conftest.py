@@ -17,8 +17,10 @@ from feast.repo_config import RepoConfig
 from feast.types import FeastType, Int64, Set, String
 
 from feast_sketch_store import SketchOnlineStore
+from feast_sketch_store.operations import maintenance, reader_memory
 from feast_sketch_store.planning.plan import Plan
 from feast_sketch_store.planning.planner import plan_view
+from feast_sketch_store.storage.system import private_bytes
 from feast_sketch_store.view.view import View
 from tests.helpers import repository
 from tests.helpers.google_fakes import BigtableInMemory, DatastoreInMemory
@@ -129,8 +131,16 @@ def nobody_was_warned(monkeypatch):
 def no_reader_is_measured():
     """Leave out of reports what only a new interpreter can tell, which takes a second to start."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feast_sketch_store.operations.maintenance.reader_bytes", lambda *_: {})
+        patch.setattr(maintenance, "reader_bytes", lambda *_: {})
         yield
+
+
+@pytest.fixture
+def readers_are_measured(monkeypatch):
+    """Measure the memory of readers; skips the test where the system does not tell."""
+    if private_bytes() is None:
+        pytest.skip("the system does not tell")
+    monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
 
 
 @pytest.fixture

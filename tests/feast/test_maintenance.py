@@ -20,9 +20,8 @@ from feast.types import Int64, Set, String
 from feast_sketch_store import open_view
 from feast_sketch_store.errors import DamagedFileError, RowError, SketchStoreError, StorageError
 from feast_sketch_store.online_store import online_store_of
-from feast_sketch_store.operations import maintenance, reader_memory
+from feast_sketch_store.operations import maintenance
 from feast_sketch_store.settings.table import Compaction, Ttl
-from feast_sketch_store.storage.system import private_bytes
 from feast_sketch_store.structures.sizing import within
 from tests.helpers.filters import measured_fill
 from tests.helpers.processes import run_command
@@ -104,7 +103,7 @@ def countries(store, *users):
 KILLED_REBUILD = """
 import os, shutil, signal, sys
 from feast import FeatureStore
-from feast_sketch_store.operations import maintenance, reader_memory
+from feast_sketch_store.operations import maintenance
 
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -141,11 +140,9 @@ class TestInspect:
         files = [path for path in open_view(store, "history").storage.path.rglob("*") if path.is_file()]
         assert report.disk_bytes == sum(path.stat().st_size for path in files)
 
-    def test_private_memory_grows_with_unsealed_rows(self, store, monkeypatch):
+    @pytest.mark.usefixtures("readers_are_measured")
+    def test_private_memory_grows_with_unsealed_rows(self, store):
         """A process takes no copy of the snapshot, and one of each unsealed row."""
-        if private_bytes() is None:
-            pytest.skip("the system does not tell")
-        monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
         store.config.online_store.compaction = Compaction(by_job=True)
         push_italians(store, range(9), EVENT + timedelta(hours=1), "scratch")
         few = maintenance.inspect(store, "scratch")
@@ -157,11 +154,9 @@ class TestInspect:
         maintenance.seal(store, "scratch")
         assert maintenance.inspect(store, "scratch").private_bytes < many.private_bytes / 4
 
+    @pytest.mark.usefixtures("readers_are_measured")
     def test_one_process_measures_all_views(self, store, monkeypatch):
         """A process takes a second to start, so one for each of 300 views would take minutes."""
-        if private_bytes() is None:
-            pytest.skip("the system does not tell")
-        monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
         run, started = subprocess.run, []
         monkeypatch.setattr(subprocess, "run", lambda *a, **o: (started.append(a), run(*a, **o))[1])
         reports, _ = maintenance.inspect_all(store, ["history", "scratch"])

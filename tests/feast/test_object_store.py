@@ -21,7 +21,6 @@ from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.online_store import SketchOnlineStoreConfig
 from feast_sketch_store.operations import maintenance, reader_memory
 from feast_sketch_store.storage.object_store import ObjectStorage
-from feast_sketch_store.storage.system import private_bytes
 from tests.helpers.object_servers import SECRET_KEY
 from tests.helpers.processes import run_command
 from tests.helpers.proxy import proxy
@@ -265,13 +264,11 @@ def test_a_replica_reads_and_does_not_write(store, replica, tmp_path, moto, url)
     assert countries(replica, 6, 7, 8) == ["FR", "DE", "IT"]
 
 
+@pytest.mark.usefixtures("readers_are_measured")
 def test_the_memory_of_a_reader_is_that_of_one_that_maps_the_cache(replica, moto, url, monkeypatch, tmp_path):
-    if private_bytes() is None:
-        pytest.skip("the system does not tell")
     assert countries(replica, 7) == ["FR"]
     bucket = moto.obstore(url)
     obstore.delete(bucket, [key for key in moto.all_bytes(url) if key.endswith(".base.sketch")])
-    monkeypatch.setattr(maintenance, "reader_bytes", reader_memory.reader_bytes)
     (tmp_path / "json.py").write_text("raise ValueError")
     monkeypatch.chdir(tmp_path)  # its modules are not those of a reader
     assert maintenance.inspect(replica, "history").private_bytes is not None
