@@ -10,6 +10,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,10 +151,10 @@ class SpilledWords:
             self._parts.append(self._spill.keep(words))
 
     def joined(self) -> NDArray[np.uint64]:
-        """All words; not to be changed. They are mapped, if all of them are in the file."""
+        """All words; not to be changed. They are mapped if all of them are in the file, and can be mapped."""
         if self._parts and all(part.in_memory is None for part in self._parts):
             size = sum(part.length for part in self._parts) * 8
-            return np.frombuffer(
-                mmap.mmap(self._parts[0].descriptor, size, access=mmap.ACCESS_READ), np.uint64
-            )
+            with suppress(OSError):
+                mapped = mmap.mmap(self._parts[0].descriptor, size, access=mmap.ACCESS_READ)
+                return np.frombuffer(mapped, np.uint64)
         return np.concatenate([np.zeros(0, np.uint64), *(part.read() for part in self._parts)])

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import tempfile
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -143,6 +144,18 @@ def test_words_are_joined_without_room_on_the_disk(folder, full_disk, caplog):
         words.append(part)
     assert_same(words.joined(), np.concatenate(parts))
     assert len(caplog.records) == 1
+
+
+def test_words_are_joined_where_the_file_cannot_be_mapped(folder, monkeypatch):
+    """As under a limit of the address space; a MemoryError follows if the words do not fit either."""
+    refused = Mock(side_effect=OSError(errno.ENOMEM, "Cannot allocate memory"))
+    monkeypatch.setattr(spill.mmap, "mmap", refused)
+    parts = words_of(3, 1, 5_000)
+    words = SpilledWords()
+    for part in parts:
+        words.append(part)
+    assert_same(words.joined(), np.concatenate(parts))
+    assert refused.called
 
 
 def test_no_words():
