@@ -171,6 +171,12 @@ class LiveView(ABC, Generic[V]):
         self._poller: Poller | None = None
         self._poller_lock = threading.Lock()
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"feature view {self.name!r} in {self.storage.location} stays in its process: open it in each "
+            "process that reads it, as in the `worker_init_fn` of a DataLoader"
+        )
+
     @abstractmethod
     def _open_shard(self, storage: Storage, is_replica: bool) -> V:
         """Open a shard."""

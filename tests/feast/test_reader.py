@@ -1,5 +1,7 @@
 """`SketchReader` against `online_read` of the same rows, and its own ways in."""
 
+import copy
+import pickle
 import subprocess
 import sys
 import threading
@@ -501,6 +503,14 @@ def test_another_process_reads_without_feast(make_harness):
     command = [sys.executable, "-c", READ_WITHOUT_FEAST, harness.config.online_store.path]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[['a'], ['b']]\n", "")
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+def test_a_reader_that_is_sent_to_a_worker_says_what_to_do(make_harness, send):
+    harness = make_harness({"viewed": Set(String)})
+    harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
+    with pytest.raises(TypeError, match="'history' in .* stays in its process: open it in each process"):
+        send(reader_of(harness))
 
 
 def test_errors_are_of_one_family():
