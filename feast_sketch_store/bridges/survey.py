@@ -322,7 +322,7 @@ def snapshot_bytes(
     row_bytes : int64[n], of the values of each sampled row, for the spread of the bytes of other features.
     """
     description, arrays = layer.to_snapshot()
-    file = encode({"layer": description}, with_checksums(arrays))
+    file = encode(description, with_checksums(arrays))
     size = np.full(3, sum(part.nbytes for part in file), np.float64)  # and the ends of its interval
     members, planned = members_of(sample, settings), None
     others, of_rows = {*layer.features}, float(layer.size_bytes)

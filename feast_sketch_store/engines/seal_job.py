@@ -26,14 +26,14 @@ from feast.infra.common.serde import SerializedArtifacts
 from feast_sketch_store.adapter.options import require_writer
 from feast_sketch_store.errors import SettingsError, StorageError
 from feast_sketch_store.layers.joint import CountedRows, SharedVocabularies
-from feast_sketch_store.layers.sketch import describe_formula, formulas_from
+from feast_sketch_store.layers.sketch import describe_formulas, formulas_from
 from feast_sketch_store.online_store import any_feature_view, online_store_of
 from feast_sketch_store.row_log import LogRead
 from feast_sketch_store.rows.binning import Bins
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.formulas import Formula
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.parts import Parts
+from feast_sketch_store.structures.parts import Parts, split
 from feast_sketch_store.view.folding import as_stored
 from feast_sketch_store.view.joint_seal import Fitting, inputs_of, numbered, publish_drafts
 from feast_sketch_store.view.shard import Shard
@@ -265,18 +265,16 @@ def describe_joint(joint: SharedVocabularies) -> tuple[dict[str, Any], Columns]:
     for name, bins in joint.bins.items():
         columns[f"lows.{name}"] = pa.array(bins.lows)
         columns[f"stands.{name}"] = pa.array(bins.representatives)
-    formulas = []
-    for number, (entry, arrays) in enumerate(describe_formula(*item) for item in joint.formulas.items()):
-        formulas.append(entry)
-        columns |= {f"formulas.{number}.{part}": pa.array(array) for part, array in arrays.items()}
+    formulas, arrays = split({"formulas": describe_formulas(joint.formulas)})
+    columns |= {path: pa.array(array) for path, array in arrays.items()}
     content = {
+        **formulas,
         "vocabularies": list(joint.vocabularies),
         "lists_rows": joint.lists_rows,
         "num_rows": joint.num_rows,
         "bins": list(joint.bins),
         "cuts": dict(joint.cuts),
         "beyond": dict(joint.beyond),
-        "formulas": formulas,
     }
     return content, columns
 
@@ -295,6 +293,6 @@ def joint_of(
             for n in content["bins"]
         },
         content["cuts"],
-        formulas_from(content["formulas"], codecs, Parts(arrays, {}).at("formulas")),
+        formulas_from(Parts(content, arrays, {}), codecs),
         content["beyond"],
     )

@@ -28,16 +28,12 @@ from feast_sketch_store.structures.base import Structure
 from feast_sketch_store.structures.bloom import BloomTable, SymbolRange
 from feast_sketch_store.structures.columns import Elements
 from feast_sketch_store.structures.parts import (
-    WORDS,
     Described,
     Parts,
-    arrays_of_ascending,
     checked,
     describe_ascending,
     describe_packed,
     describe_salt,
-    prefixed,
-    salt_from,
 )
 from feast_sketch_store.structures.scalars import StaticScalars
 from feast_sketch_store.succinct import FingerprintIndex, PackedInts
@@ -87,13 +83,11 @@ class Presence(ABC):
 
     @abstractmethod
     def to_snapshot(self) -> Described:
-        """The rows as a JSON-serializable description and named arrays."""
+        """The rows as a description with arrays."""
 
     @classmethod
     @abstractmethod
-    def from_snapshot(
-        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
-    ) -> Self:
+    def from_snapshot(cls, parts: Parts, structures: Sequence[Structure]) -> Self:
         """The reverse of `to_snapshot`.
 
         Raises ValueError, KeyError, TypeError: the parts do not fit each other or the layer's structures.
@@ -141,22 +135,20 @@ class _RowsWithShapes(Presence, Generic[S]):
         return None
 
     def to_snapshot(self) -> Described:
-        arrays: dict[str, NDArray[np.generic]] = {"bucket_bounds": self.bucket_bounds}
-        for number, shapes in enumerate(self.shapes):
-            arrays[f"{number}.states"], arrays[f"{number}.buckets"] = shapes.states, shapes.buckets
-        return {"shapes": [list(shapes.features) for shapes in self.shapes]}, arrays
+        shapes = [
+            {"features": list(shapes.features), "states": shapes.states, "buckets": shapes.buckets}
+            for shapes in self.shapes
+        ]
+        return {"bucket_bounds": self.bucket_bounds, "shapes": shapes}
 
     @classmethod
-    def from_snapshot(
-        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
-    ) -> Self:
+    def from_snapshot(cls, parts: Parts, structures: Sequence[Structure]) -> Self:
         shapes = []
-        for number, names in enumerate(description["shapes"]):
-            features = tuple(checked(name, str) for name in names)
-            states = parts.array(f"{number}.states", np.uint8, 2)
-            buckets = parts.array(f"{number}.buckets", np.uint8)
+        for entry in parts.each("shapes"):
+            features = tuple(checked(name, str) for name in entry.get("features", list))
+            states, buckets = entry.array("states", np.uint8, 2), entry.array("buckets", np.uint8)
             if states.shape != (len(buckets), len(features)) or np.any(states > VALUE):
-                raise ValueError(f"shape range {number} does not fit its arrays")
+                raise ValueError(f"{entry.path!r} has other features or shapes than its arrays")
             shapes.append(Shapes(features, states, buckets))
         bounds = parts.array("bucket_bounds", np.int64, 2)
         num_buckets = max((int(s.buckets.max()) + 1 for s in shapes if len(s)), default=0)
@@ -356,42 +348,26 @@ class ListedRows(Presence):
         return (*self.states[feature].arguments, 0) if feature in self.states else None
 
     def to_snapshot(self) -> Described:
-        timestamps, parts = self.timestamps.to_snapshot()
-        arrays: dict[str, NDArray[np.generic]] = {
-            **arrays_of_ascending("index", self.index.fingerprints),
-            "index.twins": self.index.twins,
-            "bucket_bounds": self.bucket_bounds,
-            **prefixed("timestamps", parts),
-        }
-        states = []
-        for number, (name, packed) in enumerate(self.states.items()):
-            states.append({"name": name, **describe_packed(packed)})
-            arrays[f"states.{number}.{WORDS}"] = packed.words
-        description = {
+        index = self.index
+        ascending = describe_ascending(index.fingerprints)
+        return {
             "salt": describe_salt(self.salt),
-            "index": {"range": self.index.range, **describe_ascending(self.index.fingerprints)},
-            "timestamps": timestamps,
-            "states": states,
+            "index": {"range": index.range, "twins": index.twins, **ascending},
+            "timestamps": self.timestamps.to_snapshot(),
+            "bucket_bounds": self.bucket_bounds,
+            "states": [{"name": name, **describe_packed(own)} for name, own in self.states.items()],
         }
-        return description, arrays
 
     @classmethod
-    def from_snapshot(
-        cls, description: Mapping[str, Any], parts: Parts, structures: Sequence[Structure]
-    ) -> Self:
-        own = parts.at("timestamps")
-        timestamps = Elements.from_snapshot(_TIMESTAMPS, description["timestamps"], own, min_width=0)
-        states = {
-            checked(entry["name"], str): parts.at("states").packed(str(number), entry)
-            for number, entry in enumerate(description["states"])
-        }
-        if len(states) != len(description["states"]):
+    def from_snapshot(cls, parts: Parts, structures: Sequence[Structure]) -> Self:
+        timestamps = Elements.from_snapshot(_TIMESTAMPS, parts.at("timestamps"), min_width=0)
+        entries = parts.each("states")
+        states = {entry.get("name", str): entry.packed() for entry in entries}
+        if len(states) != len(entries):
             raise ValueError("a feature has two columns of states in the list of rows")
-        index = FingerprintIndex(
-            parts.ascending("index", description["index"], by_value=True),
-            checked(description["index"]["range"], int),
-            parts.array("index.twins", np.uint64),
-        )
+        own = parts.at("index")
+        twins = own.array("twins", np.uint64)
+        index = FingerprintIndex(own.ascending(by_value=True), own.get("range", int), twins)
         bounds = parts.array("bucket_bounds", np.int64, 2)
         if (
             bounds.shape[1] != 2
@@ -399,4 +375,4 @@ class ListedRows(Presence):
             or (bounds[:-1, 1] >= bounds[1:, 0]).any()
         ):
             raise ValueError("the bounds of the timestamp buckets are not ascending")
-        return cls(salt_from(description["salt"]), index, timestamps, bounds, states)
+        return cls(parts.salt(), index, timestamps, bounds, states)

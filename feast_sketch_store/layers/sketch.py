@@ -38,16 +38,7 @@ from feast_sketch_store.rows.listing import Attribute
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures import registry
 from feast_sketch_store.structures.base import Answer, SealedFeature, Structure, begin_unknown
-from feast_sketch_store.structures.parts import (
-    Arrays,
-    Checks,
-    Described,
-    Parts,
-    checked,
-    is_checked_where_read,
-    prefixed,
-    report_of,
-)
+from feast_sketch_store.structures.parts import Arrays, Checks, Described, Parts, Snapshot, checked, split
 from feast_sketch_store.succinct.blocks import BlockChecks
 
 _PRESENCES: Final[Mapping[str, type[Presence]]] = {
@@ -56,7 +47,6 @@ _PRESENCES: Final[Mapping[str, type[Presence]]] = {
     StaticRows.kind: StaticRows,
 }
 REPLACE: Final = "replace"  # the newest row of an entity replaces those before it
-_PRESENCE, _ROUNDINGS, _FORMULAS = registry.RESERVED  # prefixes of array names; structures use their kinds
 
 
 @dataclass(frozen=True)
@@ -237,41 +227,33 @@ class SketchLayer(Layer):
 
     # -- snapshot ------------------------------------------------------------------------------
 
-    def to_snapshot(self) -> Described:
-        """The layer as a JSON-serializable description and named arrays."""
-        presence, parts = self.presence.to_snapshot()
-        arrays = prefixed(_PRESENCE, parts)
-        structures = []
-        for structure in self.structures:
-            entry, parts = structure.to_snapshot()
-            structures.append({"kind": structure.kind, **entry})
-            arrays |= prefixed(structure.kind, parts)
-        description: dict[str, Any] = {
+    def to_snapshot(self) -> Snapshot:
+        """The layer as a JSON-serializable description, and its arrays by their paths in it."""
+        described: Described = {
             "num_entities": self.num_entities,
             "max_event_timestamp": self.max_event_timestamp,
-            "presence": {"kind": self.presence.kind, **presence},
-            "structures": structures,
+            "presence": {"kind": self.presence.kind, **self.presence.to_snapshot()},
+            "structures": {structure.kind: structure.to_snapshot() for structure in self.structures},
         }
         if self.semantics != REPLACE:
-            description["rows"] = {"semantics": self.semantics, "since": self.since}
+            described["rows"] = {"semantics": self.semantics, "since": self.since}
             if self.complete_since > self.since:
-                description["rows"]["complete_since"] = self.complete_since
+                described["rows"]["complete_since"] = self.complete_since
         if self.cut:
-            description["cut"] = dict(self.cut)
+            described["cut"] = dict(self.cut)
         if self.roundings:
-            description["roundings"] = []
-            for number, (name, rounding) in enumerate(self.roundings.items()):
-                errors = {"max_error": rounding.max_error, "mean_error": rounding.mean_error}
-                description["roundings"].append({"name": name, "report": errors})
-                for part in ("lows", "representatives"):
-                    numbers = getattr(rounding.bins, part)
-                    arrays[f"{_ROUNDINGS}.{number}.{part}"] = numbers.view(np.int64)
+            described["roundings"] = [
+                {
+                    "name": name,
+                    "lows": rounding.bins.lows.view(np.int64),
+                    "representatives": rounding.bins.representatives.view(np.int64),
+                    "report": {"max_error": rounding.max_error, "mean_error": rounding.mean_error},
+                }
+                for name, rounding in self.roundings.items()
+            ]
         if self.formulas:
-            described = [describe_formula(*item) for item in self.formulas.items()]
-            description["formulas"] = [entry for entry, _ in described]
-            for number, (_, parts) in enumerate(described):
-                arrays |= prefixed(f"{_FORMULAS}.{number}", parts)
-        return description, {n: a for n, a in arrays.items() if a.size or not is_checked_where_read(n)}
+            described["formulas"] = describe_formulas(self.formulas)
+        return split(described)
 
     @classmethod
     def from_snapshot(
@@ -284,28 +266,26 @@ class SketchLayer(Layer):
         Raises ValueError, KeyError, TypeError: the description and the arrays do not fit each other, or a
         structure is of an unknown kind.
         """
-        parts = Parts(arrays, checks or {})
-        structures = []
-        for entry in description["structures"]:
-            kind = checked(entry["kind"], str)
-            structures.append(registry.kind(kind).from_snapshot(entry, parts.at(kind)))
-        entry = description["presence"]
-        presence = _PRESENCES.get(entry["kind"])
+        parts = Parts(checked(description, dict), arrays, checks or {})
+        kinds = parts.at("structures")
+        structures = [registry.kind(kind).from_snapshot(kinds.at(kind)) for kind in kinds.described]
+        own = parts.at("presence")
+        presence = _PRESENCES.get(own.get("kind", str))
         if presence is None:
-            raise ValueError(f"unknown kind of presence: {entry['kind']!r}")
+            raise ValueError(f"unknown kind of presence: {own.get('kind', str)!r}")
         layer = cls(
-            presence.from_snapshot(entry, parts.at(_PRESENCE), structures),
+            presence.from_snapshot(own, structures),
             structures,
-            checked(description["num_entities"], int),
-            checked(description["max_event_timestamp"], int),
+            parts.get("num_entities", int),
+            parts.get("max_event_timestamp", int),
         )
         rows = description.get("rows", {"semantics": REPLACE, "since": NO_TIMESTAMP})
         return replace(
             layer,
-            roundings=_roundings_from(description.get("roundings", []), layer.codecs, parts.at(_ROUNDINGS)),
-            cut=_cut_from(checked(description.get("cut", {}), dict), layer.features),
+            roundings=_roundings_from(parts, layer.codecs),
+            cut=_cut_from(parts.at("cut").described, layer.features),
             checks=tuple(parts.checks.values()),
-            formulas=formulas_from(description.get("formulas", []), layer.codecs, parts.at(_FORMULAS)),
+            formulas=formulas_from(parts, layer.codecs),
             semantics=checked(rows["semantics"], str),
             since=checked(rows["since"], int),
             complete_since=checked(rows.get("complete_since", rows["since"]), int),
@@ -321,69 +301,64 @@ def _cut_from(entries: Mapping[str, Any], features: Mapping[str, SealedFeature])
     return cut
 
 
-def _roundings_from(
-    entries: Sequence[Mapping[str, Any]], codecs: Mapping[str, FeatureCodec], parts: Parts
-) -> dict[str, Rounding]:
+def _roundings_from(parts: Parts, codecs: Mapping[str, FeatureCodec]) -> dict[str, Rounding]:
     roundings = {}
-    for number, entry in enumerate(entries):
-        name = checked(entry["name"], str)
+    for entry in parts.each("roundings") if parts.has("roundings") else ():
+        name, report = entry.get("name", str), entry.at("report")
         if name not in codecs:
             raise ValueError(f"{name!r} has bins, but is not a feature of the layer")
         lows, representatives = (
-            parts.array(f"{number}.{part}", np.int64).view(codecs[name].number_type)
-            for part in ("lows", "representatives")
+            entry.array(key, np.int64).view(codecs[name].number_type) for key in ("lows", "representatives")
         )
         if lows.shape != representatives.shape:
             raise ValueError(f"the bins of {name!r} do not fit each other")
         roundings[name] = Rounding(
             Bins(lows, representatives),
-            checked(report_of(entry)["max_error"], float),
-            checked(report_of(entry)["mean_error"], float),
+            report.get("max_error", float),
+            report.get("mean_error", float),
         )
     return roundings
 
 
-def describe_formula(name: str, formula: Formula) -> Described:
-    """A formula as a JSON-serializable description and named arrays."""
-    arrays: dict[str, NDArray[np.generic]] = {}
-    for number, source in enumerate(formula.sources):
-        arrays |= prefixed(f"{number}.vocabulary", source.vocabulary.to_packed())
-        arrays[f"{number}.weights"] = source.weights
-    entry = {"name": name, "unit": formula.unit, "step": formula.step}
-    sources = [source.feature for source in formula.sources]
-    return {**entry, "sources": sources, "report": {"version": formula.version}}, arrays
+def describe_formulas(formulas: Mapping[str, Formula]) -> list[Described]:
+    """Formulas as descriptions with arrays."""
+    return [
+        {
+            "name": name,
+            "unit": formula.unit,
+            "step": formula.step,
+            "sources": [
+                {"name": s.feature, "vocabulary": s.vocabulary.to_packed(), "weights": s.weights}
+                for s in formula.sources
+            ],
+            "report": {"version": formula.version},
+        }
+        for name, formula in formulas.items()
+    ]
 
 
-def formulas_from(
-    entries: Sequence[Mapping[str, Any]], codecs: Mapping[str, FeatureCodec], parts: Parts
-) -> dict[str, Formula]:
-    """The formulas that `describe_formula` described, in the same order.
-
-    ``parts`` has the arrays of each formula, under its number.
+def formulas_from(parts: Parts, codecs: Mapping[str, FeatureCodec]) -> dict[str, Formula]:
+    """The ``formulas`` that `describe_formulas` described, in the same order; none if there is no such key.
 
     Raises ValueError, KeyError, TypeError: the parts do not fit each other or the features.
     """
     formulas = {}
-    for number, entry in enumerate(entries):
-        name, own = checked(entry["name"], str), parts.at(str(number))
-        sources = [checked(source, str) for source in checked(entry["sources"], list)]
-        if name in formulas or not {name, *sources} <= codecs.keys():
+    for entry in parts.each("formulas") if parts.has("formulas") else ():
+        name = entry.get("name", str)
+        sources = [(own.get("name", str), own) for own in entry.each("sources")]
+        if name in formulas or not {name, *(source for source, _ in sources)} <= codecs.keys():
             raise ValueError(f"there are two formulas of {name!r}, or the layer lacks one of its features")
-        if not all(codecs[source].is_collection and not codecs[source].may_repeat for source in sources):
+        if not all(codecs[source].is_collection and not codecs[source].may_repeat for source, _ in sources):
             raise ValueError(f"the formula of {name!r} has a source that is not a set")
         formulas[name] = Formula(
             codecs[name],
             tuple(
-                Source(
-                    source,
-                    own.vocabulary(f"{place}.vocabulary", codecs[source]),
-                    own.array(f"{place}.weights", np.int32),
-                )
-                for place, source in enumerate(sources)
+                Source(source, own.vocabulary(codecs[source]), own.array("weights", np.int32))
+                for source, own in sources
             ),
-            checked(entry["unit"], float),
-            checked(entry["step"], float),
-            checked(report_of(entry)["version"], int),
+            entry.get("unit", float),
+            entry.get("step", float),
+            entry.at("report").get("version", int),
         )
     return formulas
 

@@ -34,12 +34,7 @@ def write_layer(
     the description; the other parameters and errors are those of `SnapshotFolder.write`.
     """
     described, arrays = layer.to_snapshot()
-    description = {
-        "created_by": created_by(),
-        "view": view,
-        "row_log_version": version,
-        "layer": described,
-    }
+    description = {**described, "created_by": created_by(), "view": view, "row_log_version": version}
     arrays = with_checksums(arrays)
     if below:
         arrays |= {_LISTED: keys.entity_hashes, _DELETED: keys.deleted.astype(np.uint8)}
@@ -108,7 +103,7 @@ def _open(
         for check in checks.values():
             if check.words.nbytes >= _LARGE and not check_all:
                 reads_are_scattered(check.words)
-        layer = SketchLayer.from_snapshot(description["layer"], arrays, checks)
+        layer = SketchLayer.from_snapshot(description, arrays, checks)
         if view is not None and description["view"] != view:
             raise DamagedFileError(f"{source}: is of another view, {description['view']!r}; remove it")
         if description["row_log_version"] != snapshot.manifest().layers[number].row_log_version:

@@ -17,7 +17,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.costs import Popularity
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.goals import Goal, Offer
-from feast_sketch_store.structures.parts import Described, Parts, prefixed
+from feast_sketch_store.structures.parts import Described, Parts
 from feast_sketch_store.structures.sizing import FactClass
 
 Answer: TypeAlias = EncodedFeature  # of the entities of a read that have rows
@@ -222,7 +222,7 @@ class Shortfall(NamedTuple):
 class Structure(ABC):
     """Features of rows that are kept together. Immutable; safe to read from any number of threads."""
 
-    kind: ClassVar[str]  # its name in a snapshot's description, and the prefix of its arrays' names
+    kind: ClassVar[str]  # its name in snapshots
     names: ClassVar[tuple[str, ...]] = ()  # names by which a tag may choose it
     codecs: ClassVar[tuple[str, ...]] = ()  # names of the codecs whose features only this structure keeps
     is_filter: ClassVar[bool] = False  # whether it shows false values, and may miss its goal
@@ -298,11 +298,11 @@ class Structure(ABC):
 
     @abstractmethod
     def to_snapshot(self) -> Described:
-        """The structure as a JSON-serializable description and named arrays."""
+        """The structure as a description with arrays."""
 
     @classmethod
     @abstractmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+    def from_snapshot(cls, parts: Parts) -> Self:
         """The structure of parts from `to_snapshot`.
 
         Raises ValueError, KeyError, TypeError: the parts do not fit each other.
@@ -333,11 +333,11 @@ class SeparateFeature(SealedFeature):
 
     @abstractmethod
     def to_snapshot(self) -> Described:
-        """The feature as a JSON-serializable description and named arrays."""
+        """The feature as a description with arrays."""
 
     @classmethod
     @abstractmethod
-    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
+    def from_snapshot(cls, parts: Parts) -> Self:
         """The feature of parts from `to_snapshot`; raises as `Structure.from_snapshot`."""
 
 
@@ -372,20 +372,11 @@ class SeparateFeatures(Structure):
         return sum(feature.fact_bits for feature in self.features.values())
 
     def to_snapshot(self) -> Described:
-        entries = []
-        arrays: dict[str, NDArray[np.generic]] = {}
-        for number, feature in enumerate(self.features.values()):
-            entry, own = feature.to_snapshot()
-            entries.append(entry)
-            arrays |= prefixed(str(number), own)
-        return {"features": entries}, arrays
+        return {"features": [feature.to_snapshot() for feature in self.features.values()]}
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        features = [
-            cls.feature_type.from_snapshot(entry, parts.at(str(number)))
-            for number, entry in enumerate(description["features"])
-        ]
+    def from_snapshot(cls, parts: Parts) -> Self:
+        features = [cls.feature_type.from_snapshot(entry) for entry in parts.each("features")]
         by_name = {feature.codec.feature: feature for feature in features}
         if len(by_name) != len(features) or len({len(feature) for feature in features}) != 1:
             raise ValueError("a feature is there twice, or the features differ in their number of rows")

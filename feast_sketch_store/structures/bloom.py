@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,15 +38,7 @@ from feast_sketch_store.structures.base import (
 from feast_sketch_store.structures.costs import FilterPlan, Popularity, filter_offer
 from feast_sketch_store.structures.feature_rows import FeatureRows, Part
 from feast_sketch_store.structures.goals import BLOOM, WEIGHTED_BLOOM, Goal, Offer
-from feast_sketch_store.structures.parts import (
-    WORDS,
-    Described,
-    Parts,
-    checked,
-    describe_filter,
-    prefixed,
-    report_of,
-)
+from feast_sketch_store.structures.parts import Described, Parts, checked, describe_codec, describe_filter
 from feast_sketch_store.structures.sizing import (
     AnyFacts,
     Geometry,
@@ -106,8 +98,8 @@ class SymbolRange:
         firsts = np.array(self.first_symbols, np.int64) if self.first_symbols else None
         return SymbolQuery(self.first_word, self.num_symbols, self.num_hashes, firsts)
 
-    def to_snapshot(self) -> dict[str, Any]:
-        """The range as an entry of a description."""
+    def to_snapshot(self) -> Described:
+        """The range as a part of a description."""
         return {
             "first_word": self.first_word,
             "num_symbols": self.num_symbols,
@@ -121,17 +113,17 @@ class SymbolRange:
         }
 
     @classmethod
-    def from_snapshot(cls, entry: Mapping[str, Any]) -> "SymbolRange":
-        """The range in an entry of a description; raises as `Structure.from_snapshot`."""
-        report = report_of(entry)
+    def from_snapshot(cls, parts: Parts) -> "SymbolRange":
+        """The range in a part of a description; raises as `Structure.from_snapshot`."""
+        report = parts.at("report")
         symbols = cls(
-            checked(entry["first_word"], int),
-            checked(entry["num_symbols"], int),
-            checked(entry["num_hashes"], int),
-            checked(report["num_facts"], int),
-            checked(report["num_ones"], int),
-            tuple(checked(number, int) for number in entry["first_symbols"]),
-            checked(report["false_positive_rate"], float),
+            parts.get("first_word", int),
+            parts.get("num_symbols", int),
+            parts.get("num_hashes", int),
+            report.get("num_facts", int),
+            report.get("num_ones", int),
+            tuple(checked(number, int) for number in parts.get("first_symbols", list)),
+            report.get("false_positive_rate", float),
         )
         firsts, num_hashes = symbols.first_symbols, symbols.num_hashes
         most_ones = symbols.num_facts * num_hashes
@@ -380,32 +372,28 @@ class BloomTable(Structure):
         return -math.expm1(-num_ones / self.filter.num_bits) if num_ones else 0.5
 
     def to_snapshot(self) -> Described:
-        entries = []
-        arrays: dict[str, NDArray[np.generic]] = {f"table.{WORDS}": self.filter.words}
-        for number, (name, feature) in enumerate(self.features.items()):
-            codec = {"name": name, "value_field": feature.codec.value_field}
-            entries.append({**codec, **feature.symbols.to_snapshot()})
-            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
-        description = {
-            **describe_filter(self.filter),
-            "features": entries,
-            "rows": [symbols.to_snapshot() for symbols in self.rows],
-        }
-        return description, arrays
+        features = [
+            {
+                **describe_codec(feature.codec),
+                **feature.symbols.to_snapshot(),
+                "vocabulary": feature.vocabulary.to_packed(),
+            }
+            for feature in self.features.values()
+        ]
+        rows = [symbols.to_snapshot() for symbols in self.rows]
+        return {**describe_filter(self.filter), "features": features, "rows": rows}
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        bloom = parts.filter(description)
+    def from_snapshot(cls, parts: Parts) -> Self:
+        bloom = parts.filter()
         features: dict[str, BloomFeature] = {}
-        for number, entry in enumerate(description["features"]):
-            name = checked(entry["name"], str)
-            codec = FeatureCodec(name, entry["value_field"])
-            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
-            symbols = SymbolRange.from_snapshot(entry)
+        for entry in parts.each("features"):
+            codec, symbols = entry.codec(), SymbolRange.from_snapshot(entry)
+            name, vocabulary = codec.feature, entry.vocabulary(codec)
             if len(vocabulary) != symbols.num_symbols or name in features:
                 raise ValueError(f"the vocabulary of {name!r} does not fit its symbols")
             features[name] = BloomFeature(codec, vocabulary, symbols, bloom)
-        rows = [SymbolRange.from_snapshot(entry) for entry in description["rows"]]
+        rows = [SymbolRange.from_snapshot(entry) for entry in parts.each("rows")]
         table = cls(features, rows, bloom)
         if bloom.window_words != _window_words(table.ranges):
             raise ValueError("the table's length is not that of its words and window")

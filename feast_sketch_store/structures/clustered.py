@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,14 +67,12 @@ from feast_sketch_store.structures.goals import (
     Offer,
 )
 from feast_sketch_store.structures.parts import (
-    WORDS,
     Described,
     Parts,
     checked,
+    describe_codec,
     describe_filter,
     describe_packed,
-    prefixed,
-    report_of,
 )
 from feast_sketch_store.succinct import PackedInts, ShiftingBloomFilter, SymbolQuery
 
@@ -109,20 +107,18 @@ class ClusteredFeature(SealedFeature):
     @classmethod
     def from_snapshot(
         cls,
-        entry: Mapping[str, Any],
-        first_word: int,
         parts: Parts,
+        first_word: int,
         shared: tuple[PackedInts, NDArray[np.float64], ShiftingBloomFilter, float],
     ) -> Self:
-        """The feature of an entry, with what all features share; raises as `Structure.from_snapshot`."""
-        codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
-        vocabulary = parts.vocabulary("vocabulary", codec)
-        report = report_of(entry)
-        hashes = tuple(checked(k, int) for k in entry["hashes"])
-        facts = tuple(checked(number, int) for number in report["facts_per_level"])
+        """The feature, with what all features share; raises as `Structure.from_snapshot`."""
+        codec, report = parts.codec(), parts.at("report")
+        vocabulary, style = parts.vocabulary(codec), report.get("style", str)
+        hashes = tuple(checked(k, int) for k in parts.get("hashes", list))
+        facts = tuple(checked(number, int) for number in report.get("facts_per_level", list))
         masks, (_, shares, _, _) = parts.array("masks", np.uint64, 3), shared
         if (
-            report["style"] not in STYLES
+            style not in STYLES
             or not codec.is_collection
             or not 1 <= len(hashes) == len(facts) <= MAX_LEVELS
             or not 0 <= hashes[0] <= hashes[-1] <= MAX_NUM_HASHES
@@ -132,7 +128,7 @@ class ClusteredFeature(SealedFeature):
             or masks.shape != (len(shares), len(hashes) - 1, words_for(len(vocabulary)))
         ):
             raise ValueError(f"{codec.feature!r} cannot have such hashes and masks of {len(shares)} clusters")
-        return cls(codec, vocabulary, report["style"], first_word, hashes, masks, facts, *shared)
+        return cls(codec, vocabulary, style, first_word, hashes, masks, facts, *shared)
 
     @property
     def structure(self) -> str:
@@ -314,53 +310,44 @@ class ClusteredFilters(Structure):
         return sum(f.num_ones * -math.log2(f.fill) for f in self.features.values()) / math.log(2)
 
     def to_snapshot(self) -> Described:
-        entries = []
-        arrays: dict[str, NDArray[np.generic]] = {
-            f"table.{WORDS}": self.filter.words,
-            f"clusters.{WORDS}": self.clusters.words,
-        }
+        entries: list[Described] = []
         shares, fill = np.ones(1), 0.5
-        for number, (name, feature) in enumerate(self.features.items()):
+        for feature in self.features.values():
             entries.append(
                 {
-                    "name": name,
-                    "value_field": feature.codec.value_field,
+                    **describe_codec(feature.codec),
                     "hashes": list(feature.hashes),
+                    "masks": feature.masks,
+                    "vocabulary": feature.vocabulary.to_packed(),
                     "report": {"style": feature.style, "facts_per_level": list(feature.facts_per_level)},
                 }
             )
             shares, fill = feature.shares, feature.fill
-            arrays[f"{number}.masks"] = feature.masks
-            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
-        description = {
+        return {
             **describe_filter(self.filter),
             "clusters": describe_packed(self.clusters),
             "num_clusters": len(shares),
             "features": entries,
             "report": {"fill": fill, "shares": shares.tolist()},
         }
-        return description, arrays
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        bloom = parts.filter(description)
-        clusters = parts.packed("clusters", description["clusters"])
-        report, num_clusters = report_of(description), checked(description["num_clusters"], int)
-        shares = np.array([checked(share, float) for share in report["shares"]])
+    def from_snapshot(cls, parts: Parts) -> Self:
+        bloom, clusters = parts.filter(), parts.at("clusters").packed()
+        report, num_clusters = parts.at("report"), parts.get("num_clusters", int)
+        shares = np.array([checked(share, float) for share in report.get("shares", list)])
         if (
             not 1 <= len(shares) == num_clusters <= MAX_CLUSTERS
             or not (shares >= 0).all()
             or not shares.sum() <= 1 + 1e-9
         ):
             raise ValueError(f"{len(shares)} clusters cannot have such shares")
-        fill = checked(report["fill"], float)
+        fill = report.get("fill", float)
         if not 0 < fill < 1:
             raise ValueError(f"a share of ones of {fill} is impossible")
         window_words, features = 0, dict[str, ClusteredFeature]()
-        for number, entry in enumerate(description["features"]):
-            feature = ClusteredFeature.from_snapshot(
-                entry, window_words, parts.at(str(number)), (clusters, shares, bloom, fill)
-            )
+        for entry in parts.each("features"):
+            feature = ClusteredFeature.from_snapshot(entry, window_words, (clusters, shares, bloom, fill))
             if features.setdefault(feature.codec.feature, feature) is not feature:
                 raise ValueError(f"the feature {feature.codec.feature!r} is there twice")
             window_words += feature.masks.shape[2]

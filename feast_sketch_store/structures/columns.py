@@ -11,9 +11,9 @@ Of backed features another store has the values. The layer keeps the state of ev
 nothing but their names is kept.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,15 +28,7 @@ from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import Answer, SeparateFeature, SeparateFeatures, begin_feature
 from feast_sketch_store.structures.costs import packed_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, in_order
-from feast_sketch_store.structures.parts import (
-    WORDS,
-    Described,
-    Parts,
-    checked,
-    describe_packed,
-    prefixed,
-    report_of,
-)
+from feast_sketch_store.structures.parts import WORDS, Described, Parts, describe_codec, describe_packed
 from feast_sketch_store.succinct import BlockChecks, PackedInts
 from feast_sketch_store.succinct.packed import NO_NUMBERS, unfinished
 
@@ -106,32 +98,30 @@ class Elements:
         return self.packed.size_bytes + vocabulary + (0 if self.words is None else int(self.words.nbytes))
 
     def to_snapshot(self) -> Described:
-        """A description and arrays."""
+        """A description with arrays."""
         name, _ = _PACKED[self.form]
-        arrays: dict[str, NDArray[np.generic]] = {f"{name}.{WORDS}": self.packed.words}
+        described = {"form": self.form, name: describe_packed(self.packed)}
         if self.vocabulary is not None:
-            arrays |= prefixed("vocabulary", self.vocabulary.to_packed())
+            described["vocabulary"] = self.vocabulary.to_packed()
         if self.words is not None:
-            arrays[f"content.{WORDS}"] = self.words
-        return {"form": self.form, name: describe_packed(self.packed)}, arrays
+            described["content"] = {WORDS: self.words}
+        return described
 
     @classmethod
-    def from_snapshot(
-        cls, codec: FeatureCodec, description: Mapping[str, Any], parts: Parts, min_width: int
-    ) -> "Elements":
+    def from_snapshot(cls, codec: FeatureCodec, parts: Parts, min_width: int) -> "Elements":
         """As `Structure.from_snapshot`, of a part; ``min_width`` as in `smallest`."""
-        form, is_integer = description["form"], pa.types.is_int64(codec.storage_type)
+        form, is_integer = parts.get("form", str), pa.types.is_int64(codec.storage_type)
         if form not in (_DICTIONARY, _NUMBERS if is_integer else _BYTES):
             raise ValueError(f"elements of {codec.feature!r} cannot have the form {form!r}")
         name, _ = _PACKED[form]
-        packed = parts.packed(name, description[name], min_width if form == _NUMBERS else 1)
+        packed = parts.at(name).packed(min_width if form == _NUMBERS else 1)
         if form == _DICTIONARY:
-            return cls(form, packed, parts.vocabulary("vocabulary", codec))
+            return cls(form, packed, parts.vocabulary(codec))
         if form == _NUMBERS:
             return cls(form, packed)
         if not packed.length:
             raise ValueError(f"the bytes of {codec.feature!r} do not fit their offsets")
-        words, check = parts.words("content")
+        words, check = parts.at("content").words()
         return cls(form, packed, None, words, check)
 
 
@@ -252,34 +242,24 @@ class Column(SeparateFeature):
             yield f"has other values of feature {self.codec.feature!r} than the row log"
 
     def to_snapshot(self) -> Described:
-        """The column as a JSON-serializable description and named arrays."""
-        elements, arrays = self.elements.to_snapshot()
-        description = {
-            "name": self.codec.feature,
-            "value_field": self.codec.value_field,
+        described = {
+            **describe_codec(self.codec),
             "states": describe_packed(self.states),
             "state_step": self.state_step,
-            "elements": elements,
+            "elements": self.elements.to_snapshot(),
             "report": {"codec": self.codec.name},
         }
-        arrays[f"states.{WORDS}"] = self.states.words
         if self.bounds is not None:
-            description["bounds"] = describe_packed(self.bounds)
-            arrays[f"bounds.{WORDS}"] = self.bounds.words
-        return description, arrays
+            described["bounds"] = describe_packed(self.bounds)
+        return described
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        codec = FeatureCodec(
-            checked(description["name"], str),
-            description["value_field"],
-            checked(report_of(description)["codec"], str),
-        )
-        states = parts.packed("states", description["states"])
-        elements = Elements.from_snapshot(codec, description["elements"], parts, min_width=1)
-        bounds = parts.packed("bounds", description["bounds"]) if codec.is_collection else None
+    def from_snapshot(cls, parts: Parts) -> Self:
+        codec, states = parts.codec(parts.at("report").get("codec", str)), parts.at("states").packed()
+        elements = Elements.from_snapshot(codec, parts.at("elements"), min_width=1)
+        bounds = parts.at("bounds").packed() if codec.is_collection else None
         num_rows = bounds.length - 1 if bounds else len(elements)
-        state_step = checked(description["state_step"], int)
+        state_step = parts.get("state_step", int)
         if states.length != num_rows or not 1 <= state_step <= VALUE:
             raise ValueError(f"the column of {codec.feature!r} has other numbers of states and of rows")
         return cls(codec, states, bounds, elements, state_step)
@@ -331,11 +311,11 @@ class BackedFeature(SeparateFeature):
             yield f"has wrong states of feature {self.codec.feature!r} in {differ} rows"
 
     def to_snapshot(self) -> Described:
-        return {"name": self.codec.feature, "value_field": self.codec.value_field}, {}
+        return describe_codec(self.codec)
 
     @classmethod
-    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
-        return cls(FeatureCodec(checked(entry["name"], str), entry["value_field"], BACKING))
+    def from_snapshot(cls, parts: Parts) -> Self:
+        return cls(parts.codec(BACKING))
 
 
 class Backed(SeparateFeatures):

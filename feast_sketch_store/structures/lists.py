@@ -12,7 +12,7 @@ which makes fewer and larger groups. They stay exact if rounding saves next to n
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -36,21 +36,16 @@ from feast_sketch_store.structures.base import (
 )
 from feast_sketch_store.structures.feature_rows import FeatureRows
 from feast_sketch_store.structures.parts import (
-    WORDS,
     Described,
     Parts,
-    arrays_of_codes,
-    checked,
+    describe_codec,
     describe_codes,
     describe_packed,
-    prefixed,
-    report_of,
 )
 from feast_sketch_store.succinct import AttributeCodes, ListCode, PackedInts, TimedLists
 
 LISTS = "lists"
 
-_ATTRIBUTES = "attributes"  # prefix of array names
 _MICROSECONDS = 1_000_000
 _MAX_TIME = 1 << 61  # so that the kernel can compute differences
 _WORTH_ROUNDING = 0.99  # if rounding leaves a larger share of the bytes, counts stay exact
@@ -86,47 +81,41 @@ class NumberedValues(SeparateFeature):
         return self.code_bytes + self.vocabulary.packed_bytes
 
     def to_snapshot(self) -> Described:
-        described, own = self._describe_numbers()
-        lists = self.lists
-        arrays: dict[str, NDArray[np.generic]] = {
-            **arrays_of_codes(lists),
+        described, lists = self._describe_numbers(), self.lists
+        described["report"]["num_items"] = self.num_items
+        return {
+            **describe_codec(self.codec),
+            **described,
+            **describe_codes(lists),
             "lengths": lists.code.lengths,
             "run_ends": lists.code.run_ends,
             "run_widths": lists.code.run_widths,
-            **own,
-            **prefixed("vocabulary", self.vocabulary.to_packed()),
+            "vocabulary": self.vocabulary.to_packed(),
         }
-        described["report"]["num_items"] = self.num_items
-        return {
-            "name": self.codec.feature,
-            "value_field": self.codec.value_field,
-            **described,
-            **describe_codes(lists),
-        }, arrays
 
     @classmethod
-    def from_snapshot(cls, entry: Mapping[str, Any], parts: Parts) -> Self:
-        codec, *numbers = cls._numbers_from(checked(entry["name"], str), entry, parts)
-        vocabulary = parts.vocabulary("vocabulary", codec)
+    def from_snapshot(cls, parts: Parts) -> Self:
+        codec, *numbers = cls._numbers_from(parts)
+        vocabulary = parts.vocabulary(codec)
         code = ListCode(
             parts.array("lengths", np.uint8, 2),
             parts.array("run_ends", np.int64),
             parts.array("run_widths", np.uint8),
         )
-        lists = TimedLists(*parts.codes(entry), code)
-        num_items = checked(report_of(entry)["num_items"], int)
+        lists = TimedLists(*parts.codes(), code)
+        num_items = parts.at("report").get("num_items", int)
         if code.num_symbols != len(vocabulary) or num_items < 0:
             raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
         return cls(codec, vocabulary, num_items, lists, *numbers)
 
     @abstractmethod
     def _describe_numbers(self) -> Described:
-        """The entries, the report among them, and the arrays that say what numbers mean."""
+        """What numbers mean, with a report."""
 
     @classmethod
     @abstractmethod
-    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
-        """The codec that an entry describes, and the further fields of the feature."""
+    def _numbers_from(cls, parts: Parts) -> tuple[Any, ...]:
+        """The codec, and the further fields of the feature."""
 
 
 @dataclass(frozen=True)
@@ -243,40 +232,39 @@ class ListFeature(NumberedValues):
 
     def _describe_numbers(self) -> Described:
         listing, codes = self.listing, self.attributes
-        described: dict[str, Any] = {
+        described: Described = {
             "resolution_microseconds": listing.resolution_microseconds,
             "limit": listing.limit,
             "newest_tick": self.newest_tick,
             "report": {},
         }
-        if codes is None:
-            return described, {}
-        described["attributes"] = {
-            "features": [attribute.entry for attribute in listing.attributes],
-            "block_items": codes.block_items,
-            "usual": codes.usual,
-            **describe_codes(codes),
-        }
-        return described, prefixed(_ATTRIBUTES, {**arrays_of_codes(codes), "lengths": codes.lengths})
+        if codes is not None:
+            described["attributes"] = {
+                "features": [attribute.entry for attribute in listing.attributes],
+                "block_items": codes.block_items,
+                "usual": codes.usual,
+                "lengths": codes.lengths,
+                **describe_codes(codes),
+            }
+        return described
 
     @classmethod
-    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
-        limit = None if entry["limit"] is None else checked(entry["limit"], int)
-        attributes = checked(entry["attributes"]["features"], list) if "attributes" in entry else ()
-        declared = tuple(map(Attribute.of_entry, attributes))
-        listing = Listing(checked(entry["resolution_microseconds"], int), limit, declared)
-        codec = FeatureCodec(name, entry["value_field"], LIST, listing=listing)
+    def _numbers_from(cls, parts: Parts) -> tuple[Any, ...]:
+        limit = None if parts.described["limit"] is None else parts.get("limit", int)
+        own = parts.at("attributes") if parts.has("attributes") else None
+        attributes = tuple(map(Attribute.of_entry, () if own is None else own.get("features", list)))
+        listing = Listing(parts.get("resolution_microseconds", int), limit, attributes)
+        codec = parts.codec(LIST, listing=listing)
         for attribute in listing.attributes:
             attribute_vocabulary(codec, attribute.feature)  # refuses values of another type
-        newest_tick, described = checked(entry["newest_tick"], int), entry.get("attributes")
-        if described is None:
+        newest_tick = parts.get("newest_tick", int)
+        if own is None:
             return codec, newest_tick
-        own = parts.at(_ATTRIBUTES)
         codes = AttributeCodes(
-            *own.codes(described),
+            *own.codes(),
             listing.num_codes,
-            checked(described["block_items"], int),
-            checked(described["usual"], int),
+            own.get("block_items", int),
+            own.get("usual", int),
             own.array("lengths", np.uint8),
         )
         return codec, newest_tick, codes
@@ -383,41 +371,35 @@ class CountsFeature(NumberedValues):
             yield f"has {num_wrong} counts of feature {name!r} that are too far from the row log"
 
     def _describe_numbers(self) -> Described:
-        described: dict[str, Any] = {"counts_feature": self.counting.feature}
-        arrays: dict[str, NDArray[np.generic]] = {}
-        for name, table in (("counts", self.counts), ("firsts", self.firsts)):
-            described[name] = None
-            if table is not None:
-                packed = PackedInts.pack(table)
-                described[name], arrays[f"{name}.{WORDS}"] = describe_packed(packed), packed.words
-        described["report"] = {
-            "absolute_error": self.counting.absolute,
-            "relative_error": float(self.counting.relative),
-            "max_error": self.max_error,
-            "mean_error": self.mean_error,
+        counting, firsts = self.counting, self.firsts
+        return {
+            "counts_feature": counting.feature,
+            "counts": describe_packed(PackedInts.pack(self.counts)),
+            "firsts": None if firsts is None else describe_packed(PackedInts.pack(firsts)),
+            "report": {
+                "absolute_error": counting.absolute,
+                "relative_error": float(counting.relative),
+                "max_error": self.max_error,
+                "mean_error": self.mean_error,
+            },
         }
-        return described, arrays
 
     @classmethod
-    def _numbers_from(cls, name: str, entry: Mapping[str, Any], parts: Parts) -> tuple[Any, ...]:
-        report = report_of(entry)
-        counting = Counting(
-            checked(report["absolute_error"], int),
-            checked(report["relative_error"], float),
-            checked(entry["counts_feature"], str),
-        )
-        codec = FeatureCodec(name, entry["value_field"], COUNTS, counting=counting)
+    def _numbers_from(cls, parts: Parts) -> tuple[Any, ...]:
+        report = parts.at("report")
+        errors = report.get("absolute_error", int), report.get("relative_error", float)
+        codec = parts.codec(COUNTS, counting=Counting(*errors, parts.get("counts_feature", str)))
 
         def table(name: str) -> NDArray[np.int64]:
-            packed = parts.packed(name, entry[name])
+            packed = parts.at(name).packed()
             return packed.take(np.arange(packed.length))
 
-        counts, firsts = table("counts"), None if entry["firsts"] is None else table("firsts")
-        max_error, mean_error = checked(report["max_error"], int), checked(report["mean_error"], float)
+        counts, firsts = table("counts"), None if parts.described["firsts"] is None else table("firsts")
+        max_error, mean_error = report.get("max_error", int), report.get("mean_error", float)
         if (firsts is not None and len(firsts) != len(counts)) or max_error < 0:
-            raise ValueError(f"the rounded counts of {name!r} do not fit each other")
+            raise ValueError(f"the rounded counts of {codec.feature!r} do not fit each other")
         if len(counts) and not 1 <= counts.min() <= counts.max() <= 2 * MAX_COUNT:
-            raise ValueError(f"a count of {name!r} is out of range")
+            raise ValueError(f"a count of {codec.feature!r} is out of range")
         return codec, counts, firsts, max_error, mean_error
 
 

@@ -1,13 +1,14 @@
-"""The parts of a sealed layer in a snapshot: a description in JSON, and named arrays.
+"""The parts of a sealed layer in a snapshot: a description in JSON, in which any value may be an array.
 
-A part describes itself by both, with names of its own; its holder puts a prefix before the names.
-Descriptions and arrays from a file are used only after they were checked here.
+A file has the arrays apart, each named by its path in the description, as ``presence.index.twins``. `split`
+does so. `Parts` is a part of a description that was read, with the arrays in it. Values and arrays from a
+file are used only after they were checked here.
 """
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,12 +27,14 @@ from feast_sketch_store.succinct import (
     ShiftingBloomFilter,
 )
 
-Arrays = Mapping[str, NDArray[np.generic]]
-Checks = Mapping[str, BlockChecks]
-Described = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]
+Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
+Checks: TypeAlias = Mapping[str, BlockChecks]
+# JSON-serializable but for arrays. Lists have arrays only inside objects.
+Described: TypeAlias = dict[str, Any]
+Snapshot: TypeAlias = tuple[dict[str, Any], dict[str, NDArray[np.generic]]]  # of `split`
 
-# The last part of the name of a uint64 array that may grow with the rows. Opening a snapshot does not check
-# it as a whole; blocks of it are checked before they are used.
+# The key of a uint64 array that may grow with the rows. Opening a snapshot does not check it as a whole;
+# blocks of it are checked before they are used.
 WORDS = "words"
 
 _SALT_HALF = re.compile(r"[0-9a-f]{16}")
@@ -44,83 +47,134 @@ def is_checked_where_read(array: str) -> bool:
     return array.rpartition(".")[2] == WORDS
 
 
+def split(described: Described) -> Snapshot:
+    """A description without arrays, and the arrays by their paths.
+
+    Objects with nothing else are left out, and so are empty arrays that are checked where they are read.
+    """
+    arrays: dict[str, NDArray[np.generic]] = {}
+    return _without_arrays(described, "", arrays), arrays
+
+
+def _without_arrays(
+    described: Described, prefix: str, arrays: dict[str, NDArray[np.generic]]
+) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for key, value in described.items():
+        path = f"{prefix}{key}"
+        if isinstance(value, np.ndarray):
+            if value.size or key != WORDS:
+                arrays[path] = value
+        elif isinstance(value, dict):
+            plain |= {key: own} if (own := _without_arrays(value, f"{path}.", arrays)) else {}
+        elif isinstance(value, list):
+            plain[key] = [
+                _without_arrays(entry, f"{path}.{number}.", arrays) if isinstance(entry, dict) else entry
+                for number, entry in enumerate(value)
+            ]
+        else:
+            plain[key] = value
+    return plain
+
+
 @dataclass(frozen=True)
 class Parts:
-    """The arrays of a snapshot with a common prefix, and the checks of those that are checked where read.
+    """A part of a description, and all arrays of the file, with the checks of those that are checked where
+    they are read.
 
-    Methods raise KeyError if there is no such array, and ValueError or TypeError if it does not fit.
+    Methods raise KeyError if there is no such part, and ValueError or TypeError if it does not fit.
     """
 
+    described: Mapping[str, Any]
     arrays: Arrays
     checks: Checks
-    prefix: str = ""
+    path: str = ""  # where the part is; empty, or it ends with a dot
 
-    def at(self, name: str) -> "Parts":
-        """The arrays whose names continue with ``name`` and a dot."""
-        return Parts(self.arrays, self.checks, f"{self.prefix}{name}.")
+    def has(self, key: str) -> bool:
+        """Whether there is a value that is not an array."""
+        return key in self.described
 
-    def array(self, name: str, kind: DTypeLike, num_axes: int = 1) -> NDArray[Any]:
+    def get(self, key: str, kind: type[_T]) -> _T:
+        """A value of exactly this type."""
+        return checked(self.described[key], kind)
+
+    def at(self, key: str) -> "Parts":
+        """The part of a key, which may have only arrays."""
+        return self._part(key, self.described.get(key, {}))
+
+    def each(self, key: str) -> "list[Parts]":
+        """The parts in a list."""
+        entries = self.get(key, list)
+        return [self._part(f"{key}.{number}", entry) for number, entry in enumerate(entries)]
+
+    def _part(self, key: str, described: Any) -> "Parts":
+        return Parts(checked(described, dict), self.arrays, self.checks, f"{self.path}{key}.")
+
+    def codec(self, *arguments: Any, **options: Any) -> FeatureCodec:
+        """The codec that `describe_codec` described, with further arguments."""
+        return FeatureCodec(self.get("name", str), self.described["value_field"], *arguments, **options)
+
+    def array(self, key: str, kind: DTypeLike, num_axes: int = 1) -> NDArray[Any]:
         """An array of a type, with this many axes."""
-        array = self.arrays[self.prefix + name]
+        array = self.arrays[self.path + key]
         if array.dtype != kind or array.ndim != num_axes:
-            raise TypeError(f"array {self.prefix + name!r} has type {array.dtype} and shape {array.shape}")
+            raise TypeError(f"array {self.path + key!r} has type {array.dtype} and shape {array.shape}")
         return array
 
-    def words(self, name: str) -> tuple[NDArray[np.uint64], BlockChecks | None]:
-        """Words that are checked where they are read, and their check; see `WORDS`.
+    def words(self) -> tuple[NDArray[np.uint64], BlockChecks | None]:
+        """The `WORDS` of this part, and their check; none if they were left out."""
+        path = self.path + WORDS
+        words = self.array(WORDS, np.uint64) if path in self.arrays else np.zeros(0, np.uint64)
+        return words, self.checks.get(path)
 
-        A snapshot leaves out empty arrays.
-        """
-        name = f"{name}.{WORDS}"
-        if self.prefix + name not in self.arrays:
-            return np.zeros(0, np.uint64), None
-        return self.array(name, np.uint64), self.checks.get(self.prefix + name)
+    def salt(self) -> tuple[int, int]:
+        """The salt that `describe_salt` described."""
+        first, second = self.described["salt"]
+        if not _SALT_HALF.fullmatch(first) or not _SALT_HALF.fullmatch(second):
+            raise ValueError("the salt is not two 64-bit numbers")
+        return int(first, 16), int(second, 16)
 
-    def filter(self, description: Mapping[str, Any]) -> ShiftingBloomFilter:
-        """The filter that `describe_filter` described, with the words of ``table``."""
-        words, check = self.words("table")
-        num_words = checked(description["num_words"], int)
+    def filter(self) -> ShiftingBloomFilter:
+        """The filter that `describe_filter` described."""
+        words, check = self.at("table").words()
+        num_words = self.get("num_words", int)
         if not 1 <= len(words) - num_words <= num_words <= MAX_NUM_WORDS:
             raise ValueError("the table's length is not that of its words and window")
-        return ShiftingBloomFilter(words, num_words, salt_from(description["salt"]), check)
+        return ShiftingBloomFilter(words, num_words, self.salt(), check)
 
-    def packed(self, name: str, description: Mapping[str, Any], min_width: int = 0) -> PackedInts:
-        """Packed integers that `describe_packed` described."""
-        words, check = self.words(name)
-        width, base, length = (checked(description[key], int) for key in ("width", "base", "length"))
+    def packed(self, min_width: int = 0) -> PackedInts:
+        """The packed integers that `describe_packed` described, at least so many bits wide."""
+        words, check = self.words()
+        width, base, length = (self.get(key, int) for key in ("width", "base", "length"))
         if width < min_width:
-            raise ValueError(
-                f"{self.prefix + name!r} has numbers of {width} bits, at least {min_width} are expected"
-            )
+            raise ValueError(f"{self.path!r} has numbers of {width} bits, at least {min_width} are expected")
         return PackedInts(words, width, base, length, check)
 
-    def ascending(self, name: str, description: Mapping[str, Any], by_value: bool) -> EliasFano:
-        """Ascending integers that `describe_ascending` described."""
+    def ascending(self, by_value: bool) -> EliasFano:
+        """The ascending integers that `describe_ascending` described."""
         keys = "length", "num_buckets", "low_width", "sample_width"
-        length, num_buckets, low_width, sample_width = (checked(description[key], int) for key in keys)
+        length, num_buckets, low_width, sample_width = (self.get(key, int) for key in keys)
         num_sampled = num_buckets if by_value else length
-        highs, check = self.words(f"{name}.highs")
-        words, lows_check = self.words(f"{name}.lows")
+        highs, check = self.at("highs").words()
+        words, lows_check = self.at("lows").words()
         lows = PackedInts(words, low_width, 0, length, lows_check)
-        words, samples_check = self.words(f"{name}.samples")
+        words, samples_check = self.at("samples").words()
         samples = PackedInts(words, sample_width, 0, -(-num_sampled // SAMPLED), samples_check)
         return EliasFano(highs, lows, samples, num_buckets, by_value, check)
 
-    def codes(
-        self, description: Mapping[str, Any]
-    ) -> tuple[NDArray[np.uint64], int, EliasFano, BlockChecks | None]:
+    def codes(self) -> tuple[NDArray[np.uint64], int, EliasFano, BlockChecks | None]:
         """The fields of `CodedRows` that `describe_codes` described."""
-        num_bits = checked(description["num_bits"], int)
-        words, check = self.words("codes")
+        num_bits = self.get("num_bits", int)
+        words, check = self.at("codes").words()
         if not num_bits and not len(words):
             words = np.zeros(words_of_bits(0), np.uint64)
-        return words, num_bits, self.ascending("starts", description["starts"], by_value=False), check
+        return words, num_bits, self.at("starts").ascending(by_value=False), check
 
-    def vocabulary(self, name: str, codec: FeatureCodec) -> Vocabulary:
-        """A vocabulary of the codec's storage type, packed or as plain arrays."""
-        own, prefix = self.at(name), f"{self.prefix}{name}."
-        if f"{prefix}shape" in self.arrays:
-            packed = {n: self.arrays[prefix + n] for n in PACKED_PARTS if prefix + n in self.arrays}
+    def vocabulary(self, codec: FeatureCodec) -> Vocabulary:
+        """The ``vocabulary`` of the codec's storage type, packed or as plain arrays."""
+        own = self.at("vocabulary")
+        if f"{own.path}shape" in self.arrays:
+            packed = {n: self.arrays[own.path + n] for n in PACKED_PARTS if own.path + n in self.arrays}
             vocabulary = Vocabulary.from_packed(packed, codec.storage_type)
         elif pa.types.is_int64(codec.storage_type):
             vocabulary = Vocabulary.from_arrays({"values": own.array("values", np.int64)})
@@ -131,64 +185,51 @@ class Parts:
         return vocabulary
 
 
-def describe_filter(bloom: ShiftingBloomFilter) -> dict[str, Any]:
-    """The description of a filter in a snapshot, without its words."""
-    return {"num_words": bloom.num_words, "salt": describe_salt(bloom.salt)}
+def describe_codec(codec: FeatureCodec) -> Described:
+    """The name of a feature, and the field that carries its values."""
+    return {"name": codec.feature, "value_field": codec.value_field}
 
 
-def describe_codes(codes: CodedRows) -> dict[str, Any]:
-    """The description of codes of rows in a snapshot, without their words."""
-    return {"num_bits": codes.num_bits, "starts": describe_ascending(codes.starts)}
+def describe_filter(bloom: ShiftingBloomFilter) -> Described:
+    """The description of a filter."""
+    return {
+        "num_words": bloom.num_words,
+        "salt": describe_salt(bloom.salt),
+        "table": {WORDS: bloom.words},
+    }
 
 
-def arrays_of_codes(codes: CodedRows) -> dict[str, NDArray[np.generic]]:
-    """The words of codes of rows; none for no bits."""
-    words = codes.words if codes.num_bits else codes.words[:0]
-    return {f"codes.{WORDS}": words, **arrays_of_ascending("starts", codes.starts)}
+def describe_packed(numbers: PackedInts) -> Described:
+    """The description of packed integers."""
+    return {"width": numbers.width, "base": numbers.base, "length": numbers.length, WORDS: numbers.words}
 
 
-def report_of(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of an entry that is for writers and reports; readers in other languages ignore it."""
-    return checked(entry["report"], dict)
-
-
-def describe_packed(numbers: PackedInts) -> dict[str, int]:
-    """The description of packed integers in a snapshot, without their words."""
-    return {"width": numbers.width, "base": numbers.base, "length": numbers.length}
-
-
-def describe_ascending(numbers: EliasFano) -> dict[str, int]:
-    """The description of ascending integers in a snapshot, without their words."""
+def describe_ascending(numbers: EliasFano) -> Described:
+    """The description of ascending integers."""
     return {
         "length": len(numbers),
         "num_buckets": numbers.num_buckets,
         "low_width": numbers.lows.width,
         "sample_width": numbers.samples.width,
+        "highs": {WORDS: numbers.highs},
+        "lows": {WORDS: numbers.lows.words},
+        "samples": {WORDS: numbers.samples.words},
     }
 
 
-def arrays_of_ascending(name: str, numbers: EliasFano) -> dict[str, NDArray[np.generic]]:
-    """The words of ascending integers, under names that begin with ``name``."""
-    parts = {"highs": numbers.highs, "lows": numbers.lows.words, "samples": numbers.samples.words}
-    return {f"{name}.{part}.{WORDS}": words for part, words in parts.items()}
+def describe_codes(codes: CodedRows) -> Described:
+    """The description of codes of rows; no words for no bits."""
+    words = codes.words if codes.num_bits else codes.words[:0]
+    return {
+        "num_bits": codes.num_bits,
+        "codes": {WORDS: words},
+        "starts": describe_ascending(codes.starts),
+    }
 
 
 def describe_salt(salt: tuple[int, int]) -> list[str]:
-    """A salt in a snapshot's description: hexadecimal, because JSON has no 64-bit integers."""
+    """A salt in hexadecimal, because JSON has no 64-bit integers."""
     return [f"{half:016x}" for half in salt]
-
-
-def salt_from(halves: Any) -> tuple[int, int]:
-    """The salt that `describe_salt` described. Raises ValueError, TypeError: it is not a salt."""
-    first, second = halves
-    if not _SALT_HALF.fullmatch(first) or not _SALT_HALF.fullmatch(second):
-        raise ValueError("the salt is not two 64-bit numbers")
-    return int(first, 16), int(second, 16)
-
-
-def prefixed(prefix: str, arrays: Arrays) -> dict[str, NDArray[np.generic]]:
-    """Arrays under longer names: the prefix, a dot, and the old name."""
-    return {f"{prefix}.{name}": array for name, array in arrays.items()}
 
 
 def checked(value: Any, kind: type[_T]) -> _T:

@@ -12,9 +12,6 @@ from feast_sketch_store.structures.lists import Counts, Lists
 from feast_sketch_store.structures.scalars import Scalars, StaticScalars
 from feast_sketch_store.structures.set_columns import SetColumns
 
-# Prefixes of the names of a layer's arrays, besides the kinds of its structures.
-RESERVED = ("presence", "roundings", "formulas")
-
 _KINDS: Final[dict[str, type[Structure]]] = {
     kind.kind: kind
     for kind in (

@@ -38,11 +38,9 @@ from feast_sketch_store.structures.parts import (
     Described,
     Parts,
     checked,
+    describe_codec,
     describe_packed,
     describe_salt,
-    prefixed,
-    report_of,
-    salt_from,
 )
 from feast_sketch_store.succinct import PackedInts
 from feast_sketch_store.succinct.static_function import MAX_WIDTH, StaticFunction, expected_bytes, width_for
@@ -165,39 +163,30 @@ class Scalars(Structure):
         return share + own.vocabulary.packed_bytes
 
     def to_snapshot(self) -> Described:
-        entries = []
-        arrays: dict[str, NDArray[np.generic]] = {}
-        for number, feature in enumerate(self.features.values()):
-            entries.append(
-                {
-                    "name": feature.codec.feature,
-                    "value_field": feature.codec.value_field,
-                    "num_values": len(feature.vocabulary),
-                    "others": list(feature.others),
-                    "report": {"codec": feature.codec.name},
-                }
-            )
-            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
-        for number, numbers in enumerate(self.numbers):
-            arrays[f"numbers.{number}.{WORDS}"] = numbers.words
-        return {"features": entries, "numbers": [describe_packed(each) for each in self.numbers]}, arrays
+        features = [
+            {
+                **describe_codec(feature.codec),
+                "num_values": len(feature.vocabulary),
+                "others": list(feature.others),
+                "vocabulary": feature.vocabulary.to_packed(),
+                "report": {"codec": feature.codec.name},
+            }
+            for feature in self.features.values()
+        ]
+        return {"features": features, "numbers": [describe_packed(each) for each in self.numbers]}
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+    def from_snapshot(cls, parts: Parts) -> Self:
         features = []
-        for number, entry in enumerate(description["features"]):
-            kind = checked(report_of(entry)["codec"], str)
-            codec = FeatureCodec(checked(entry["name"], str), entry["value_field"], kind)
-            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
-            others = tuple(checked(state, int) for state in checked(entry["others"], list))
+        for entry in parts.each("features"):
+            codec = entry.codec(entry.at("report").get("codec", str))
+            vocabulary = entry.vocabulary(codec)
+            others = tuple(checked(state, int) for state in entry.get("others", list))
             is_known = all(state in _STATES_WITHOUT_VALUE for state in others)
-            if codec.is_collection or not is_known or checked(entry["num_values"], int) != len(vocabulary):
+            if codec.is_collection or not is_known or entry.get("num_values", int) != len(vocabulary):
                 raise ValueError(f"{codec.feature!r} cannot have such values and states")
             features.append((codec, vocabulary, others))
-        numbers = [
-            parts.at("numbers").packed(str(number), entry)
-            for number, entry in enumerate(description["numbers"])
-        ]
+        numbers = [entry.packed() for entry in parts.each("numbers")]
         scalars = cls._of(features, numbers)
         if len(scalars.features) != len(features) or len({each.length for each in numbers}) != 1:
             raise ValueError("a scalar is there twice, or the scalars differ in their number of rows")
@@ -302,48 +291,47 @@ class StaticScalars(Structure):
         return 8 * self.function.size_bytes
 
     def to_snapshot(self) -> Described:
-        arrays: dict[str, NDArray[np.generic]] = {
-            f"function.{WORDS}": self.function.words,
-            "left.hashes": self.function.left_hashes,
-            "left.numbers": self.function.left_numbers,
-        }
-        entries = []
-        for number, feature in enumerate(self.features.values()):
-            codec = feature.codec
-            report = {"codec": codec.name, "num_facts": feature.num_facts}
-            entries.append({"name": codec.feature, "value_field": codec.value_field, "report": report})
-            arrays |= prefixed(f"{number}.vocabulary", feature.vocabulary.to_packed())
-        description = {
+        features = [
+            {
+                **describe_codec(feature.codec),
+                "vocabulary": feature.vocabulary.to_packed(),
+                "report": {"codec": feature.codec.name, "num_facts": feature.num_facts},
+            }
+            for feature in self.features.values()
+        ]
+        return {
             "salt": describe_salt(self.salt),
             "width": self.function.width,
+            "function": {WORDS: self.function.words},
+            "left": {"hashes": self.function.left_hashes, "numbers": self.function.left_numbers},
             "num_shapes": self.num_shapes,
-            "features": entries,
+            "features": features,
             "report": {"num_entities": self.num_entities},
         }
-        return description, arrays
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
-        num_shapes = checked(description["num_shapes"], int)
-        num_entities = checked(report_of(description)["num_entities"], int)
+    def from_snapshot(cls, parts: Parts) -> Self:
+        num_shapes = parts.get("num_shapes", int)
+        num_entities = parts.at("report").get("num_entities", int)
         if num_shapes < 1 or num_entities < 0:
             raise ValueError(f"{num_entities} rows of {num_shapes} shapes are not possible")
         divisor, features = num_shapes, {}
-        for number, entry in enumerate(description["features"]):
-            name, report = checked(entry["name"], str), report_of(entry)
-            codec = FeatureCodec(name, entry["value_field"], checked(report["codec"], str))
+        for entry in parts.each("features"):
+            report = entry.at("report")
+            codec = entry.codec(report.get("codec", str))
+            name = codec.feature
             if codec.is_collection or codec.is_exact or codec.is_list or name in features:
                 raise ValueError(f"{name!r} is there twice, or is not a scalar with ids")
-            num_facts = checked(report["num_facts"], int)
+            num_facts = report.get("num_facts", int)
             if not 0 <= num_facts <= num_entities:
                 raise ValueError(f"{num_facts} values of {name!r} in {num_entities} rows are not possible")
-            vocabulary = parts.vocabulary(f"{number}.vocabulary", codec)
+            vocabulary = entry.vocabulary(codec)
             features[name] = StaticScalar(codec, vocabulary, num_entities, num_facts, divisor)
             divisor *= max(1, len(vocabulary))
-        words, check = parts.words("function")
+        words, check = parts.at("function").words()
         left = parts.array("left.hashes", np.uint64), parts.array("left.numbers", np.int64)
-        function = StaticFunction(words, checked(description["width"], int), divisor, *left, check)
-        return cls(features, function, salt_from(description["salt"]), num_shapes, num_entities)
+        function = StaticFunction(words, parts.get("width", int), divisor, *left, check)
+        return cls(features, function, parts.salt(), num_shapes, num_entities)
 
 
 def _distinct_hashes(

@@ -27,15 +27,7 @@ from feast_sketch_store.structures.base import Answer, RowsToSeal, SealedFeature
 from feast_sketch_store.structures.costs import Popularity, sets_bytes
 from feast_sketch_store.structures.feature_rows import FeatureRows, OrderedRows
 from feast_sketch_store.structures.goals import SETS, Goal, Offer
-from feast_sketch_store.structures.parts import (
-    Described,
-    Parts,
-    arrays_of_codes,
-    checked,
-    describe_codes,
-    prefixed,
-    report_of,
-)
+from feast_sketch_store.structures.parts import Described, Parts, describe_codec, describe_codes
 from feast_sketch_store.structures.shared_values import NO_SET, find_chains, headers_of
 from feast_sketch_store.succinct import GolombSets, SetCode
 from feast_sketch_store.succinct.golomb_sets import FIT_FACTS, NUM_CLASSES, Levels
@@ -199,70 +191,61 @@ class SetColumns(Structure):
 
     def to_snapshot(self) -> Described:
         sets = self.sets
-        arrays = arrays_of_codes(sets)
-        entries = []
+        entries: list[Described] = []
         shared = _of_each(sets.codes, self.vocabularies)
-        for number, (feature, vocabulary) in enumerate(zip(self.features.values(), shared, strict=True)):
-            code = sets.codes[number]
-            entries.append(
-                {
-                    "name": feature.codec.feature,
-                    "value_field": feature.codec.value_field,
-                    "num_values": len(feature.vocabulary),
-                    "header_width": code.header_width,
-                    "no_set": code.no_set,
-                    "others_width": code.others_width,
-                    "report": {"num_facts": feature.num_facts},
-                }
-            )
-            arrays[f"{number}.level_ends"] = code.gaps.ends
-            arrays[f"{number}.levels"] = np.concatenate((code.gaps.runs, code.gaps.left, code.headers))
+        for feature, vocabulary, code in zip(self.features.values(), shared, sets.codes, strict=True):
+            entry = {
+                **describe_codec(feature.codec),
+                "num_values": len(feature.vocabulary),
+                "header_width": code.header_width,
+                "no_set": code.no_set,
+                "others_width": code.others_width,
+                "level_ends": code.gaps.ends,
+                "levels": np.concatenate((code.gaps.runs, code.gaps.left, code.headers)),
+                "report": {"num_facts": feature.num_facts},
+            }
             if feature.own_ids is not None:
-                arrays[f"{number}.known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
+                entry["known"] = np.packbits(feature.own_ids >= 0, bitorder="little")
             if code.others_width < 0:
-                arrays |= prefixed(f"{number}.vocabulary", vocabulary.to_packed())
-        description = {
+                entry["vocabulary"] = vocabulary.to_packed()
+            entries.append(entry)
+        return {
             "features": entries,
             "num_rows": sets.num_rows,
             "group_rows": sets.group_rows,
             **describe_codes(sets),
         }
-        return description, arrays
 
     @classmethod
-    def from_snapshot(cls, description: Mapping[str, Any], parts: Parts) -> Self:
+    def from_snapshot(cls, parts: Parts) -> Self:
         features: list[tuple[FeatureCodec, NDArray[np.bool_], int]] = []
         codes: list[SetCode] = []
         vocabularies: list[Vocabulary] = []
-        for number, entry in enumerate(description["features"]):
-            codec = FeatureCodec(checked(entry["name"], str), entry["value_field"])
+        for entry in parts.each("features"):
+            codec = entry.codec()
             if not codec.is_collection:
                 raise ValueError(f"{codec.feature!r} is not a collection")
-            others_width = checked(entry["others_width"], int)
+            others_width = entry.get("others_width", int)
             if others_width < 0:
-                vocabularies.append(parts.vocabulary(f"{number}.vocabulary", codec))
+                vocabularies.append(entry.vocabulary(codec))
             elif not vocabularies or features[-1][0].element_kind != codec.element_kind:
                 raise ValueError(f"{codec.feature!r} is coded relative to another set, but none has its type")
-            ends, levels = (
-                parts.array(f"{number}.level_ends", np.int64),
-                parts.array(f"{number}.levels", np.uint8),
-            )
+            ends, levels = entry.array("level_ends", np.int64), entry.array("levels", np.uint8)
             runs, left, ranked = np.split(levels, (len(ends), len(ends) + NUM_CLASSES))
             code = SetCode(
-                checked(entry["header_width"], int),
-                checked(entry["no_set"], int),
+                entry.get("header_width", int),
+                entry.get("no_set", int),
                 Levels(ends, runs, left),
                 others_width,
                 ranked,
             )
-            num_facts, size = checked(report_of(entry)["num_facts"], int), len(vocabularies[-1])
+            num_facts, size = entry.at("report").get("num_facts", int), len(vocabularies[-1])
             if size != code.num_symbols or code.no_set not in (0, NO_SET) or num_facts < 0:
                 raise ValueError(f"the vocabulary of {codec.feature!r} does not fit its code")
-            is_known = _known_from(parts, f"{number}.known", size, checked(entry["num_values"], int))
-            features.append((codec, is_known, num_facts))
+            features.append((codec, _known_from(entry, size), num_facts))
             codes.append(code)
-        num_rows, group_rows = (checked(description[name], int) for name in ("num_rows", "group_rows"))
-        sets = GolombSets(*parts.codes(description), codes, num_rows, group_rows)
+        num_rows, group_rows = parts.get("num_rows", int), parts.get("group_rows", int)
+        sets = GolombSets(*parts.codes(), codes, num_rows, group_rows)
         columns = cls._of(features, sets, vocabularies)
         if len(columns.features) != len(features):
             raise ValueError("two set columns have the same name")
@@ -300,12 +283,13 @@ def _of_each(codes: Sequence[SetCode], vocabularies: Sequence[Vocabulary]) -> li
     return [vocabularies[chain] for chain in _chains(codes)]
 
 
-def _known_from(parts: Parts, name: str, num_shared: int, num_values: int) -> NDArray[np.bool_]:
+def _known_from(entry: Parts, num_shared: int) -> NDArray[np.bool_]:
     """Which values of the shared vocabulary a feature has: bool[num_shared]."""
+    num_values = entry.get("num_values", int)
     if num_values == num_shared:
         return np.ones(num_shared, np.bool_)
-    content = parts.array(name, np.uint8)
+    content = entry.array("known", np.uint8)
     is_known = np.unpackbits(content, bitorder="little").astype(np.bool_)
     if len(content) != -(-num_shared // 8) or is_known.sum() != num_values or is_known[num_shared:].any():
-        raise ValueError(f"array {name!r} does not mark {num_values} of {num_shared} values")
+        raise ValueError(f"array '{entry.path}known' does not mark {num_values} of {num_shared} values")
     return is_known[:num_shared]

@@ -48,8 +48,8 @@ def _enlarge(store: Backend, rows: UserRows, size_bytes: int) -> SnapshotFile:
     words = bloom.words | np.random.default_rng(1).integers(0, 2**64, len(bloom.words), np.uint64)
     words[bloom.num_words :] = words[:window_words]
 
-    description["layer"]["structures"][0]["num_words"] = bloom.num_words
-    arrays |= with_checksums({"bloom.table.words": words})
+    description["structures"]["bloom"]["num_words"] = bloom.num_words
+    arrays |= with_checksums({"structures.bloom.table.words": words})
     _, order = small.open("order")
     folder = SnapshotFolder(small.storage)
     large = folder.publish(folder.write(small.version, description, arrays, order))

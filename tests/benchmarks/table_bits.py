@@ -107,7 +107,7 @@ def _sealed(rows: UserRows) -> Iterator[tuple[float, float, SnapshotFile, Sketch
             seal_seconds, _ = seconds(view.seal)
             (snapshot,) = SnapshotFolder(view.storage.within(SNAPSHOTS_FOLDER)).list()
             description, arrays = snapshot.open("base")
-            yield rate, seal_seconds, snapshot, SketchLayer.from_snapshot(description["layer"], arrays)
+            yield rate, seal_seconds, snapshot, SketchLayer.from_snapshot(description, arrays)
 
 
 def _bits(layer: SketchLayer, rate: float) -> list[str]:
@@ -131,7 +131,7 @@ def _parts(snapshot: SnapshotFile, layer: SketchLayer) -> dict[str, int]:
     table_bytes = layer.table_bytes
     return {
         "table": table_bytes,
-        "its repeated head": arrays["bloom.table.words"].nbytes - table_bytes,
+        "its repeated head": arrays["structures.bloom.table.words"].nbytes - table_bytes,
         "vocabularies": _bytes_of(arrays, ".vocabulary."),
         "shapes and timestamp buckets": _bytes_of(arrays, "presence."),
         "checksums of blocks": _bytes_of(arrays, CHECKSUMS),

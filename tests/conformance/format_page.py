@@ -215,7 +215,7 @@ def dumped(content, start, entries):
 def steps(view):
     """How the row of the last user is found and read."""
     layer = view.layers[0]
-    sketch = SketchLayer.from_snapshot(layer.description["layer"], layer.arrays)
+    sketch = SketchLayer.from_snapshot(layer.description, layer.arrays)
     key, index = view.keys[-1], sketch.presence.index
     hashes = hashes_of([key])
     row_hash = row_hashes(hashes, SALT)
@@ -234,7 +234,7 @@ def steps(view):
     yield f"timestamp       {answer.event_timestamps[0]}"
     sets = sketch.features["liked"].sets
     starts = [*sets.starts.to_numbers().tolist(), sets.num_bits]
-    bits = bits_of(layer.arrays["sets.codes.words"], sets.num_bits)
+    bits = bits_of(layer.arrays["structures.sets.codes.words"], sets.num_bits)
     values = [value.decode() for value in sketch.features["liked"].vocabulary.values.to_pylist()]
     ids = answer.features["liked"].csr.ids.tolist()
     yield f"codes of groups {' '.join(bits[a:b] for a, b in itertools.pairwise(starts))}"

@@ -289,10 +289,10 @@ def base(
         layer = replace(build_layer(encoded, budget), **changes)
     description, arrays = layer.to_snapshot()
     description = {
+        **description,
         "created_by": "make_golden",
         "view": "history",
         "row_log_version": version,
-        "layer": description,
     }
     return b"".join(snapshot_format.encode(description, {**with_checksums(arrays), **(more or {})}))
 

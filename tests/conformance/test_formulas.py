@@ -12,8 +12,8 @@ from tests.helpers.snapshots import load
 def open_with(description=(), arrays=()):
     content, parts = load(FORMULAS)
     for number, key, value in description:
-        content["layer"]["formulas"][number][key] = value
-    return SketchLayer.from_snapshot(content["layer"], {**parts, **dict(arrays)})
+        content["formulas"][number][key] = value
+    return SketchLayer.from_snapshot(content, {**parts, **dict(arrays)})
 
 
 def test_the_file_itself_is_opened_with_its_formulas():
@@ -37,11 +37,12 @@ def test_the_file_itself_is_opened_with_its_formulas():
         (1, "unit", float("inf")),
         (1, "unit", 1),
         (0, "sources", []),
-        (0, "sources", ["viewed"] * 2),
-        (0, "sources", ["sizes", "viewed"]),
-        (0, "sources", ["viewed", "country"]),
-        (0, "sources", ["viewed", "nothing"]),
+        (0, "sources", [{"name": "viewed"}] * 2),
+        (0, "sources", [{"name": "sizes"}, {"name": "viewed"}]),
+        (0, "sources", [{"name": "viewed"}, {"name": "country"}]),
+        (0, "sources", [{"name": "viewed"}, {"name": "nothing"}]),
         (1, "sources", "sizes"),
+        (1, "sources", ["sizes"]),
     ],
 )
 def test_a_description_that_does_not_fit_is_refused(number, key, value):
@@ -52,10 +53,10 @@ def test_a_description_that_does_not_fit_is_refused(number, key, value):
 @for_each(
     ("name", "change"),
     [
-        ("formulas.0.0.weights", lambda a: a[:-1]),
-        ("formulas.0.0.weights", lambda a: a.reshape(-1, 1)),
-        ("formulas.1.0.weights", lambda a: a.astype(np.uint8)),
-        ("formulas.0.1.vocabulary.shape", lambda a: a[:-1]),
+        ("formulas.0.sources.0.weights", lambda a: a[:-1]),
+        ("formulas.0.sources.0.weights", lambda a: a.reshape(-1, 1)),
+        ("formulas.1.sources.0.weights", lambda a: a.astype(np.uint8)),
+        ("formulas.0.sources.1.vocabulary.shape", lambda a: a[:-1]),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused(name, change):

@@ -60,7 +60,7 @@ def plain(value, field):
 def opened(path):
     """The layer of a file."""
     description, arrays = load(path)
-    return SketchLayer.from_snapshot(description["layer"], arrays)
+    return SketchLayer.from_snapshot(description, arrays)
 
 
 def read(layer, *names):
@@ -93,14 +93,22 @@ def fields_of(entry, *names):
     return [entry[name] for name in names]
 
 
+def below(arrays, path):
+    """The arrays of a part of a description, by their paths in it."""
+    return {name.removeprefix(path): array for name, array in arrays.items() if name.startswith(path)}
+
+
 def test_the_description_is_as_it_was():
     description, arrays = load(BASE)
-    layer = description.pop("layer")
-    assert description == {"created_by": "make_golden", "view": "history", "row_log_version": 3}
-    assert (layer["num_entities"], layer["max_event_timestamp"]) == (6, NOON + 5 * HOUR)
-    assert layer["presence"] == {"kind": "shapes", "shapes": [NAMES]}
-    (bloom,) = layer["structures"]
-    assert (bloom["kind"], bloom["num_words"]) == ("bloom", 9)
+    assert description.keys() == {
+        *("created_by", "view", "row_log_version", "num_entities", "max_event_timestamp", "presence"),
+        "structures",
+    }
+    assert fields_of(description, "created_by", "view", "row_log_version") == ["make_golden", "history", 3]
+    assert fields_of(description, "num_entities", "max_event_timestamp") == [6, NOON + 5 * HOUR]
+    assert description["presence"] == {"kind": "shapes", "shapes": [{"features": NAMES}]}
+    ((kind, bloom),) = description["structures"].items()
+    assert (kind, bloom["num_words"]) == ("bloom", 9)
     assert bloom["salt"] == ["0123456789abcdef", "fedcba9876543210"]
     assert [(f["name"], f["value_field"]) for f in bloom["features"]] == list(
         zip(NAMES, VALUE_FIELDS, strict=True)
@@ -114,39 +122,40 @@ def test_the_description_is_as_it_was():
     ] == [[6, 42], [3, 21], [4, 72], [2, 34], [6, 198]]
     assert {name: (array.dtype.str, array.shape) for name, array in arrays.items()} == {
         "presence.bucket_bounds": ("<i8", (6, 2)),
-        "presence.0.buckets": ("|u1", (6,)),
-        "presence.0.states": ("|u1", (6, 4)),
-        "bloom.table.words": ("<u8", (14,)),
-        "bloom.table.words.checksums": ("|u1", (1, 16)),
-        "bloom.0.vocabulary.shape": ("<i8", (2,)),
-        "bloom.0.vocabulary.packed": ("<u8", (3,)),
-        "bloom.0.vocabulary.data": ("|u1", (19,)),
-        "bloom.1.vocabulary.shape": ("<i8", (3,)),
-        "bloom.1.vocabulary.packed": ("<u8", (5,)),
-        "bloom.2.vocabulary.shape": ("<i8", (2,)),
-        "bloom.2.vocabulary.packed": ("<u8", (3,)),
-        "bloom.2.vocabulary.data": ("|u1", (4,)),
-        "bloom.3.vocabulary.shape": ("<i8", (3,)),
-        "bloom.3.vocabulary.packed": ("<u8", (3,)),
+        "presence.shapes.0.buckets": ("|u1", (6,)),
+        "presence.shapes.0.states": ("|u1", (6, 4)),
+        "structures.bloom.table.words": ("<u8", (14,)),
+        "structures.bloom.table.words.checksums": ("|u1", (1, 16)),
+        "structures.bloom.features.0.vocabulary.shape": ("<i8", (2,)),
+        "structures.bloom.features.0.vocabulary.packed": ("<u8", (3,)),
+        "structures.bloom.features.0.vocabulary.data": ("|u1", (19,)),
+        "structures.bloom.features.1.vocabulary.shape": ("<i8", (3,)),
+        "structures.bloom.features.1.vocabulary.packed": ("<u8", (5,)),
+        "structures.bloom.features.2.vocabulary.shape": ("<i8", (2,)),
+        "structures.bloom.features.2.vocabulary.packed": ("<u8", (3,)),
+        "structures.bloom.features.2.vocabulary.data": ("|u1", (4,)),
+        "structures.bloom.features.3.vocabulary.shape": ("<i8", (3,)),
+        "structures.bloom.features.3.vocabulary.packed": ("<u8", (3,)),
     }
 
 
 def test_arrays_are_as_they_were():
     _, arrays = load(BASE)
+    own = below(arrays, "structures.bloom.features.")
     assert arrays["presence.bucket_bounds"].tolist() == [[NOON + HOUR * user] * 2 for user in range(6)]
     # Most popular first, equals ascending.
-    assert arrays["bloom.0.vocabulary.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
+    assert own["0.vocabulary.data"].tobytes().decode() == "tea" + "" + "coffee" + "naïve ☕"
     # Lengths 3, 0, 6 and 10 in 4 bits each; numbers from -1 on in 63 bits.
-    assert arrays["bloom.0.vocabulary.shape"].tolist() == [4, 4]
-    assert arrays["bloom.0.vocabulary.packed"].tolist() == [0xA603, 0, 0]
-    assert arrays["bloom.1.vocabulary.shape"].tolist() == [3, 63, -1]
-    numbers = int.from_bytes(arrays["bloom.1.vocabulary.packed"].tobytes(), "little")
+    assert own["0.vocabulary.shape"].tolist() == [4, 4]
+    assert own["0.vocabulary.packed"].tolist() == [0xA603, 0, 0]
+    assert own["1.vocabulary.shape"].tolist() == [3, 63, -1]
+    numbers = int.from_bytes(own["1.vocabulary.packed"].tobytes(), "little")
     assert [(numbers >> 63 * index & (2**63 - 1)) - 1 for index in range(3)] == [-1, 0, 2**62]
-    assert arrays["bloom.2.vocabulary.data"].tobytes() == b"DEFR"
-    assert arrays["bloom.2.vocabulary.packed"].tolist() == [0b100010, 0, 0]
-    assert arrays["bloom.3.vocabulary.packed"].tolist() == [0b10, 0, 0]
+    assert own["2.vocabulary.data"].tobytes() == b"DEFR"
+    assert own["2.vocabulary.packed"].tolist() == [0b100010, 0, 0]
+    assert own["3.vocabulary.packed"].tolist() == [0b10, 0, 0]
     # Rows of the array, in any order: 0 missing, 1 null, 2 empty, 3 a value; then the user's own bucket.
-    shapes = np.column_stack((arrays["presence.0.states"], arrays["presence.0.buckets"]))
+    shapes = np.column_stack((arrays["presence.shapes.0.states"], arrays["presence.shapes.0.buckets"]))
     assert sorted(shapes.tolist()) == sorted(
         [[3, 3, 3, 3, 0], [3, 0, 3, 0, 1], [2, 1, 3, 0, 2], [1, 0, 0, 3, 3], [3, 0, 3, 0, 4], [0, 0, 0, 0, 5]]
     )
@@ -170,21 +179,20 @@ def test_listed_rows_read_as_they_were_written():
 
 def test_the_listed_file_has_each_form_of_a_column():
     description, arrays = load(LISTED)
-    layer = description["layer"]
-    bloom, columns, scalars = layer["structures"]
-    assert (bloom["kind"], [entry["name"] for entry in bloom["features"]]) == ("bloom", ["viewed"])
-    assert (columns["kind"], layer["presence"]["kind"]) == ("columns", "list")
-    assert layer["presence"]["timestamps"]["form"] == "numbers"
+    assert description["structures"].keys() == {"bloom", "columns", "scalars"}
+    bloom, columns, scalars = fields_of(description["structures"], "bloom", "columns", "scalars")
+    assert [entry["name"] for entry in bloom["features"]] == ["viewed"]
+    assert description["presence"]["kind"] == "list"
+    assert description["presence"]["timestamps"]["form"] == "numbers"
     assert [(c["name"], c["report"], c["elements"]["form"]) for c in columns["features"]] == [
         ("sizes", {"codec": "exact"}, "numbers"),
         ("note", {"codec": "exact"}, "bytes"),
     ]
-    assert scalars["kind"] == "scalars"
     assert [
         fields_of(entry, "name", "value_field", "num_values", "others") for entry in scalars["features"]
     ] == [["country", "string_val", 2, [0, 1]], ["weight", "double_val", 2, [0]]]
     errors = {"max_error": 4.25, "mean_error": 2.175}
-    assert layer["roundings"] == [{"name": "weight", "report": errors}]
+    assert description["roundings"] == [{"name": "weight", "report": errors}]
     assert arrays["presence.bucket_bounds"].shape == (0, 2)  # timestamps are those of the rows
     packed = [name for name in arrays if name.endswith("words")]
     assert len(packed) == 13
@@ -216,7 +224,7 @@ def test_sets_read_as_they_were_written():
 
 def test_the_file_of_sets_has_each_structure():
     description, arrays = load(SETS)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    layer = SketchLayer.from_snapshot(description, arrays)
     assert {name: layer.features[name].structure for name in layer.codecs} == {
         "topics": "weighted_bloom",
         "country": "column",
@@ -224,12 +232,12 @@ def test_the_file_of_sets_has_each_structure():
         "sizes": "sets",
         "bought": "sets",
     }
-    bloom, scalars, sets = description["layer"]["structures"]
-    assert [entry["kind"] for entry in (bloom, scalars, sets)] == ["bloom", "scalars", "sets"]
+    assert description["structures"].keys() == {"bloom", "scalars", "sets"}
+    bloom, sets = fields_of(description["structures"], "bloom", "sets")
     (topics,) = bloom["features"]
     assert fields_of(topics["report"], "num_facts", "num_ones") == [192, 256]
     assert topics["first_symbols"] == [0, 4, 6]
-    assert description["layer"]["cut"] == {"sizes": 36}
+    assert description["cut"] == {"sizes": 36}
     names = "name", "value_field", "num_values", "header_width", "no_set", "others_width", "report"
     assert [fields_of(entry, *names) for entry in sets["features"]] == [
         ["viewed", "string_set_val", 4, 1, 2, -1, {"num_facts": 101}],
@@ -237,11 +245,12 @@ def test_the_file_of_sets_has_each_structure():
         ["sizes", "int64_list_val", 3, 0, 0, -1, {"num_facts": 77}],
     ]
     assert sets["num_bits"] == 862
-    assert arrays["sets.0.level_ends"].tolist()[-1] == 5
-    assert len(arrays["sets.0.levels"]) == len(arrays["sets.0.level_ends"]) + 64
-    assert arrays["sets.1.levels"][len(arrays["sets.1.level_ends"]) + 64 :].tolist() == [3, 2, 4, 0, 1]
-    assert [arrays[f"sets.{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
-    assert arrays["sets.2.vocabulary.packed"].tolist() == [0b100100, 0, 0]
+    own = below(arrays, "structures.sets.features.")
+    assert own["0.level_ends"].tolist()[-1] == 5
+    assert len(own["0.levels"]) == len(own["0.level_ends"]) + 64
+    assert own["1.levels"][len(own["1.level_ends"]) + 64 :].tolist() == [3, 2, 4, 0, 1]
+    assert [own[f"{number}.known"].tolist() for number in range(2)] == [[0b1111], [0b10011]]
+    assert own["2.vocabulary.packed"].tolist() == [0b100100, 0, 0]
     assert arrays["presence.bucket_bounds"].shape == (16, 2)
     packed = [name for name in arrays if name.endswith("words")]
     assert len(packed) == 10
@@ -250,10 +259,10 @@ def test_the_file_of_sets_has_each_structure():
 
 def test_scalars_are_digits_of_common_numbers():
     description, arrays = load(LISTED)
-    (numbers,) = description["layer"]["structures"][2]["numbers"]
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    (numbers,) = description["structures"]["scalars"]["numbers"]
+    layer = SketchLayer.from_snapshot(description, arrays)
     rows = find_rows(layer.presence.index, row_hashes(user_hashes(range(70)), layer.presence.salt)).tolist()
-    bits = "".join(f"{word:064b}"[::-1] for word in arrays["scalars.numbers.0.words"].tolist())
+    bits = "".join(f"{word:064b}"[::-1] for word in arrays["structures.scalars.numbers.0.words"].tolist())
     for user, row in enumerate(rows):
         number = int(bits[row * numbers["width"] : (row + 1) * numbers["width"]][::-1], 2)
         if user % 7 == 0:
@@ -279,13 +288,13 @@ def plain_numbers(numbers, arrays, name):
 
 def test_rows_are_found_as_the_format_says():
     description, arrays = load(SETS)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
-    presence, sets = description["layer"]["presence"], description["layer"]["structures"][2]
+    layer = SketchLayer.from_snapshot(description, arrays)
+    presence, sets = description["presence"], description["structures"]["sets"]
     hashes = np.sort(row_hashes(user_hashes(range(70)), layer.presence.salt)).tolist()
     index = presence["index"]
     assert index["range"] == 70_000_000_000
     assert plain_numbers(index, arrays, "presence.index") == [h * index["range"] >> 64 for h in hashes]
-    starts = plain_numbers(sets["starts"], arrays, "sets.starts")
+    starts = plain_numbers(sets["starts"], arrays, "structures.sets.starts")
     assert (sets["num_rows"], sets["group_rows"], len(starts)) == (70, 4, 18)
     assert starts == layer.features["viewed"].sets.starts.to_numbers().tolist()
     assert starts[0] == 0
@@ -311,7 +320,8 @@ def test_clustered_rows_read_as_they_were_written():
 def test_a_clustered_filter_is_read_as_the_format_says():
     """Each fact by the formulas of the filter alone: the hashes of its level, in the cluster of its row."""
     description, arrays = load(CLUSTERED)
-    (clustered,) = description["layer"]["structures"]
+    own = below(arrays, "structures.clustered.")
+    clustered = description["structures"]["clustered"]
     assert [fields_of(entry, "name", "value_field", "hashes") for entry in clustered["features"]] == [
         ["viewed", "string_set_val", [0, 6]],
         ["sizes", "int64_list_val", [2, 8]],
@@ -324,17 +334,17 @@ def test_a_clustered_filter_is_read_as_the_format_says():
     ]
     assert fields_of(clustered, "num_words", "num_clusters") == [27, 3]
     assert clustered["report"] == {"fill": 0.4496527777777778, "shares": [0.3, 0.4, 0.3]}
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    layer = SketchLayer.from_snapshot(description, arrays)
     hashes = user_hashes(range(60))
     found = find_rows(layer.presence.index, row_hashes(hashes, layer.presence.salt))
     width = clustered["clusters"]["width"]
-    bits = "".join(f"{word:064b}"[::-1] for word in arrays["clustered.clusters.words"].tolist())
+    bits = "".join(f"{word:064b}"[::-1] for word in own["clusters.words"].tolist())
     clusters = [int(bits[row * width : (row + 1) * width][::-1], 2) for row in found.tolist()]
-    words = arrays["clustered.table.words"].tolist()
+    words = own["table.words"].tolist()
     for number, name in enumerate(("viewed", "sizes", "topics")):
         entry = clustered["features"][number]
-        masks = arrays[f"clustered.{number}.masks"]
-        first_word = sum(arrays[f"clustered.{n}.masks"].shape[2] for n in range(number))
+        masks = own[f"features.{number}.masks"]
+        first_word = sum(own[f"features.{n}.masks"].shape[2] for n in range(number))
         num_values = layer.features[name].num_values
         shown = layer.read(hashes, [name]).features[name]
         for user in range(60):
@@ -355,10 +365,11 @@ def test_a_clustered_filter_is_read_as_the_format_says():
 
 def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
     description, arrays = load(STATIC)
-    (static,) = description["layer"]["structures"]
+    own = below(arrays, "structures.static.")
+    static = description["structures"]["static"]
     num_shapes, width = static["num_shapes"], static["width"]
-    assert (width, static["report"]["num_entities"], arrays["static.left.hashes"].shape) == (25, 300, (0,))
-    words = arrays["static.function.words"].reshape(-1, width)
+    assert (width, static["report"]["num_entities"], own["left.hashes"].shape) == (25, 300, (0,))
+    words = own["function.words"].reshape(-1, width)
     free = 64 * (len(words) - 1) - 63
     answer, rows = read(opened(STATIC), "country", "level")
     assert answer.found.tolist()[:300] == list(range(300))
@@ -375,7 +386,10 @@ def test_a_static_function_reads_as_it_was_written_and_as_the_format_says():
                 slot = words[(start + i) // 64].tolist()
                 number ^= sum((word >> (start + i) % 64 & 1) << j for j, word in enumerate(slot))
         shape, ids = number % num_shapes, number // num_shapes
-        assert arrays["presence.0.states"][shape].tolist() == [country.states[user], level.states[user]]
+        assert arrays["presence.shapes.0.states"][shape].tolist() == [
+            country.states[user],
+            level.states[user],
+        ]
         if user % 8:
             assert country.csr.ids[country.indptr[user]] == ids % 3
         if user % 9:
@@ -418,7 +432,7 @@ def test_arrays_are_aligned_and_mapped(path):
 
 def test_counts_of_the_golden_file_are_those_that_were_written():
     description, arrays = load(COUNTS)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    layer = SketchLayer.from_snapshot(description, arrays)
     viewed, bought = layer.features["viewed"], layer.features["bought"]
     assert (viewed.structure, viewed.counting.feature, bought.counting.relative) == ("counts", "views", 0.25)
     answer = layer.read(user_hashes(range(50)), ["viewed", "bought"])
@@ -437,7 +451,7 @@ def test_counts_of_the_golden_file_are_those_that_were_written():
 
 def test_lists_of_the_golden_file_are_read_newest_first():
     description, arrays = load(LISTS)
-    layer = SketchLayer.from_snapshot(description["layer"], arrays)
+    layer = SketchLayer.from_snapshot(description, arrays)
     assert (layer.semantics, layer.since, layer.num_entities) == ("append", 0, 35)
     feature = layer.features["read"]
     assert (feature.structure, feature.codec.listing.limit) == ("lists", 6)
@@ -472,11 +486,11 @@ def test_formulas_give_what_the_rows_of_the_file_have():
         sizes = {size for size in range(40) if user % (size + 2) == 0}
         assert taste.double_val == 9 * ("tea" in viewed) - 7 * ("coffee" in viewed) + 5 * (2 in sizes)
         assert worth.double_val == float(1 in sizes)
-    taste, worth = description["layer"]["formulas"]
+    taste, worth = description["formulas"]
     assert taste == {
         **{"name": "taste", "unit": 1.0, "step": 1.0},
-        **{"sources": ["viewed", "sizes"], "report": {"version": 4}},
+        **{"sources": [{"name": "viewed"}, {"name": "sizes"}], "report": {"version": 4}},
     }
-    assert (worth["unit"], worth["step"], worth["sources"]) == (2.0**-30, 0.25, ["sizes"])
-    assert arrays["formulas.0.0.weights"].tolist() == [9, -7]
-    assert arrays["formulas.1.0.weights"].tolist() == [-3, 2**30]
+    assert (worth["unit"], worth["step"], worth["sources"]) == (2.0**-30, 0.25, [{"name": "sizes"}])
+    assert arrays["formulas.0.sources.0.weights"].tolist() == [9, -7]
+    assert arrays["formulas.1.sources.0.weights"].tolist() == [-3, 2**30]

@@ -144,7 +144,7 @@ def snapshot_of(codecs: list[FeatureCodec], users: int, *targets: Goal) -> bytes
     )
     with mock.patch("feast_sketch_store.layers.build.new_salt", return_value=SALT):
         description, arrays = build_layer(encoded, budget).to_snapshot()
-    return b"".join(encode_snapshot({"created_by": "fuzz", "view": "v", "layer": description}, arrays))
+    return b"".join(encode_snapshot({**description, "created_by": "fuzz", "view": "v"}, arrays))
 
 
 @dataclass(frozen=True)
@@ -438,7 +438,7 @@ def read_snapshot(content: bytes) -> str:
     except DamagedFileError:
         return "snapshots refused by their format"
     try:
-        layer = SketchLayer.from_snapshot(description["layer"], arrays)
+        layer = SketchLayer.from_snapshot(description, arrays)
     except (ValueError, KeyError, TypeError, IndexError):
         return "snapshots refused by their layer"
     for expire_before in (NO_TIMESTAMP, 0, 2**62):

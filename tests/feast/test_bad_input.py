@@ -407,7 +407,7 @@ def test_no_value_of_the_store_is_ever_pickled_or_executed():
 def _damage_table(path):
     """Flip a bit of every word of a snapshot's table."""
     content = bytearray(path.read_bytes())
-    for place in ranges_of(content)["bloom.table.words"][::8]:
+    for place in ranges_of(content)["structures.bloom.table.words"][::8]:
         content[place] ^= 1
     path.write_bytes(content)
 

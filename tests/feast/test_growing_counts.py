@@ -19,6 +19,7 @@ from feast_sketch_store.rows.counting import MAX_COUNT
 from feast_sketch_store.rows.listing import LEAST_RESERVE
 from feast_sketch_store.snapshot.format import encode
 from feast_sketch_store.snapshot.manifest import checksum_of
+from feast_sketch_store.structures.parts import split
 from feast_sketch_store.succinct.blocks import block_checksums
 from feast_sketch_store.view.semantics import APPEND
 from tests.helpers.length import by_length
@@ -245,14 +246,15 @@ def test_ids_in_a_damaged_snapshot_are_taken_from_the_one_before(make_store, dam
     newest = snapshots.list()[0]
     path = store.repo_path / "sketch/shop/history/snapshots" / newest.file("base").name
     description, arrays = load(path)
-    words = arrays["lists.0.codes.words"] ^ np.uint64(2**64 - 1)
+    name = "structures.lists.features.0.codes.words"
+    words = arrays[name] ^ np.uint64(2**64 - 1)
     if damage == "a block":
         content = bytearray(path.read_bytes())
-        place = ranges_of(content)["lists.0.codes.words"]
+        place = ranges_of(content)[name]
         content[place.start : place.stop] = words.tobytes()
     else:
-        checksums = {"lists.0.codes.words.checksums": block_checksums(words)}
-        changed = encode(description, {**arrays, "lists.0.codes.words": words, **checksums})
+        checksums = {f"{name}.checksums": block_checksums(words)}
+        changed = encode(description, {**arrays, name: words, **checksums})
         content = b"".join(changed)
         manifest = newest.manifest()
         part = replace(manifest.own.files["base"], header_checksum=checksum_of(changed[0]))
@@ -374,7 +376,7 @@ def test_a_seal_has_the_bits_of_counts_that_were_written_whole(make_store):
         with SALTS.named("the same"):
             seal(store)
         (shard,) = open_view(store, "history").with_state(lambda state: state.shards.values())
-        _, arrays = shard.sealed.features["author"].to_snapshot()
+        _, arrays = split(shard.sealed.features["author"].to_snapshot())
         sealed.append({name: np.asarray(array).tobytes() for name, array in arrays.items()})
     assert sealed[0] == sealed[1]
 

@@ -25,7 +25,7 @@ def _loaded(path):
 def parts_of(path):
     """The description and the arrays of the layer in a file that tests only read, free to be changed."""
     description, arrays = _loaded(path)
-    return copy.deepcopy(description["layer"]), dict(arrays)
+    return copy.deepcopy(description), dict(arrays)
 
 
 def ranges_of(content):

@@ -234,7 +234,7 @@ def test_a_snapshot_answers_as_the_layer_does(case):
     description, arrays = layer.to_snapshot()
     arrays = with_checksums(arrays)
     with tempfile.TemporaryDirectory() as folder:
-        content = b"".join(encode({"row_log_version": 3, "layer": description}, arrays))
+        content = b"".join(encode({**description, "row_log_version": 3}, arrays))
         snapshot = published(Path(folder), 3, content)
         for check_all in (False, True):
             opened = open_layers(snapshot, check_all=check_all)[0]

@@ -253,7 +253,7 @@ def test_damage_of_a_base_names_its_file_and_not_that_of_the_delta(life, caplog)
     snapshots = life.view.shards[0].snapshots
     base = snapshots.list()[0].manifest().layers[0].files["base"].name
     content = bytearray(snapshots.storage.read(base))
-    table = locate(bytes(content), len(content), base)["bloom.table.words"]
+    table = locate(bytes(content), len(content), base)["structures.bloom.table.words"]
     content[table.start : table.end] = bytes(table.size_bytes)
     snapshots.storage.replace(base, bytes(content))
     view = View(life.storage, SETTINGS, NEVER, 0.0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from feast_sketch_store.rows.codecs import FeatureCodec
 from feast_sketch_store.rows.packed_values import packed_arrays, values_from
 from feast_sketch_store.rows.vocabulary import Vocabulary
-from feast_sketch_store.structures.parts import Parts, prefixed
+from feast_sketch_store.structures.parts import Parts, split
 from tests.helpers.cases import for_each
 from tests.helpers.length import by_length
 
@@ -186,7 +186,8 @@ def test_a_large_vocabulary_stays_as_it_is_mapped(small, large):
     assert "shape" in Vocabulary(small).to_packed()
     plain = Vocabulary(large).to_packed()
     assert "shape" not in plain
-    assert Parts(prefixed("values", plain), {}).vocabulary("values", codec_of(large)).values.equals(large)
+    _, arrays = split({"vocabulary": plain})
+    assert Parts({}, arrays, {}).vocabulary(codec_of(large)).values.equals(large)
 
 
 @pytest.mark.parametrize(("num_values", "is_sorted"), [(1 << 12, True), ((1 << 12) + 1, False)])

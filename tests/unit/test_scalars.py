@@ -11,7 +11,7 @@ from feast_sketch_store.rows.codecs import EMPTY, MISSING, NULL, VALUE, FeatureC
 from feast_sketch_store.rows.csr import Csr
 from feast_sketch_store.rows.vocabulary import Vocabulary
 from feast_sketch_store.structures.base import RowsToSeal
-from feast_sketch_store.structures.parts import Parts
+from feast_sketch_store.structures.parts import Parts, split
 from feast_sketch_store.structures.scalars import Scalars, scalar_bytes
 from tests.helpers.cases import for_each
 from tests.helpers.reads import read_structure
@@ -100,7 +100,7 @@ def test_a_scalar_takes_the_logarithm_of_its_symbols(size, number):
 def described():
     features = [Rows("a", 9, (VALUE, NULL)), Rows("b", 50, field="string_val"), Rows("c", 1000)]
     scalars = built(*features, *(Rows(f"d{n}", 2000, seed=n) for n in range(4)))
-    return scalars, *scalars.to_snapshot()
+    return scalars, *split(scalars.to_snapshot())
 
 
 @for_each(
@@ -128,7 +128,7 @@ def test_a_description_that_does_not_fit_is_refused(path, value):
         node = node[step]
     node[path[-1]] = value
     with pytest.raises((ValueError, KeyError, TypeError)):
-        Scalars.from_snapshot(description, Parts(arrays, {}))
+        Scalars.from_snapshot(Parts(description, arrays, {}))
 
 
 def test_any_numbers_are_safe_to_read():
@@ -141,7 +141,7 @@ def test_any_numbers_are_safe_to_read():
             for name, words in arrays.items()
             if name.startswith("numbers")
         }
-        restored = Scalars.from_snapshot(description, Parts(arrays, {}))
+        restored = Scalars.from_snapshot(Parts(description, arrays, {}))
         for name, feature in restored.features.items():
             answer = read(restored, name, np.arange(NUM_ROWS))
             assert (answer.symbols < len(feature.vocabulary)).all()

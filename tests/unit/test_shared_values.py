@@ -205,6 +205,6 @@ def test_values_that_a_damaged_file_says_a_feature_lacks_are_refused():
         with pytest.raises(ValueError, match="does not mark 40 of 300 values"):
             SketchLayer.from_snapshot(description, {**arrays, name: np.asarray(change)})
     damaged = SketchLayer.from_snapshot(description, {**arrays, name: others})
-    feature = [*SetColumns.among(damaged.structures).features][int(name.split(".")[1])]
+    feature = [*SetColumns.among(damaged.structures).features][int(name.split(".")[-2])]
     with pytest.raises(ValueError, match="cannot be read"):
         damaged.read(rows.keys.entity_hashes, [feature])

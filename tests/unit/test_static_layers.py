@@ -198,7 +198,7 @@ def parts():
 @for_each("junk", [None, -1, 0, 1, 63, 10**9, 1.5, "x", [], {}])
 def test_other_descriptions_are_refused_or_safe_to_read(parts, key, junk):
     description, arrays = copy.deepcopy(parts[0]), parts[1]
-    description["structures"][0][key] = junk
+    description["structures"]["static"][key] = junk
     hashes = np.random.default_rng(3).integers(0, 2**64, (100, 2), np.uint64)
     try:
         layer = SketchLayer.from_snapshot(description, arrays)
@@ -211,7 +211,7 @@ def test_other_descriptions_are_refused_or_safe_to_read(parts, key, junk):
 def test_other_arrays_are_refused(parts):
     description, arrays = parts
     for name, array in arrays.items():
-        if name.startswith("static.") and not name.endswith("left.numbers") and len(array):
+        if name.startswith("structures.static.") and not name.endswith("left.numbers") and len(array):
             with pytest.raises((ValueError, KeyError, TypeError)):
                 SketchLayer.from_snapshot(
                     description, {**arrays, name: np.concatenate((array, array[:1], array[:1]))}

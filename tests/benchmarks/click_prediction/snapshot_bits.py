@@ -68,7 +68,7 @@ def snapshot_bytes(layer: SketchLayer) -> tuple[int, Counter[str]]:
     """The bytes of the file of a layer, and of each part of it."""
     description, arrays = layer.to_snapshot()
     arrays = with_checksums(arrays)
-    content = sum(map(len, snapshot_format.encode({"layer": description}, arrays)))
+    content = sum(map(len, snapshot_format.encode(description, arrays)))
     sizes = Counter(dict.fromkeys(PARTS, 0))
     for name, array in arrays.items():
         sizes[part_of(name)] += array.nbytes
@@ -80,10 +80,10 @@ def part_of(array: str) -> str:
     """The part that an array belongs to."""
     if array.endswith(".checksums"):
         return "rest"
-    if array.startswith("sets."):
+    if array.startswith("structures.sets."):
         if ".codes." in array:
             return "codes"
-        return "offsets" if array.split(".")[1] in ("anchors", "deltas", "starts") else "vocabulary"
+        return "offsets" if ".starts." in array else "vocabulary"
     return "index" if array.startswith("presence.index") else "rest"
 
 

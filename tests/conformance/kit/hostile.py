@@ -55,14 +55,12 @@ def _changed(view: SealedView, change: Change) -> SealedView:
 
 
 def _inside(layer: Layer, path: str) -> tuple[Any, Any]:
-    """The container of a description's entry, and its last key; structures are selected by kind."""
-    node, (*steps, last) = layer.description["layer"], path.split("/")
-    if steps[:1] == ["structures"] and len(steps) > 1:
-        node = next(entry for entry in node["structures"] if entry["kind"] == steps[1])
-        steps = steps[2:]
+    """The container of a description's entry, and its last key."""
+    node: Any = layer.description
+    *steps, last = (int(step) if step.isdigit() else step for step in path.split("."))
     for step in steps:
-        node = node[int(step) if step.isdigit() else step]
-    return node, int(last) if last.isdigit() else last
+        node = node[step]
+    return node, last
 
 
 def _tell(path: str, value: Any, layer: Layer) -> None:
@@ -74,12 +72,6 @@ def _tell(path: str, value: Any, layer: Layer) -> None:
 def _drop(path: str, layer: Layer) -> None:
     node, last = _inside(layer, path)
     del node[last]
-
-
-def _twice(path: str, layer: Layer) -> None:
-    """Repeat the first entry of a list."""
-    node, last = _inside(layer, path)
-    node[last] = [node[last][0], *node[last]]
 
 
 def _array(name: str, change: Callable[[Any], Any], layer: Layer) -> None:
@@ -119,18 +111,21 @@ def _precede(twins: Any) -> Any:
 
 def _number_of_no_row(layer: Layer) -> None:
     """Give an entity beside a static function a number that does not exist."""
-    _array("static.left.hashes", lambda a: np.append(a, np.uint64(5))[-1:], layer)
-    _array("static.left.numbers", lambda a: np.append(a, np.int64(2**60))[-1:], layer)
+    _array(f"{_STATIC}.left.hashes", lambda a: np.append(a, np.uint64(5))[-1:], layer)
+    _array(f"{_STATIC}.left.numbers", lambda a: np.append(a, np.int64(2**60))[-1:], layer)
 
 
 def _keep_one(number: int, name: str, layer: Layer) -> None:
     """Leave only one number in an array of a feature of counts."""
-    _tell(f"structures/counts/features/{number}/{name}", {"width": 0, "base": 1, "length": 1}, layer)
-    _array(f"counts.{number}.{name}.words", lambda a: a[:0], layer)
+    _tell(f"{_COUNTS}.features.{number}.{name}", {"width": 0, "base": 1, "length": 1}, layer)
+    _array(f"{_COUNTS}.features.{number}.{name}.words", lambda a: a[:0], layer)
 
 
-_ATTRIBUTES, _DESCRIBED = "lists.0.attributes", "structures/lists/features/0/attributes"
-_SETS, _BLOOM, _SCALARS = "structures/sets", "structures/bloom", "structures/scalars"
+_BLOOM, _CLUSTERED, _COLUMNS, _COUNTS, _LISTS, _SCALARS, _SETS, _STATIC = (
+    f"structures.{kind}"
+    for kind in ("bloom", "clustered", "columns", "counts", "lists", "scalars", "sets", "static")
+)
+_ATTRIBUTES = f"{_LISTS}.features.0.attributes"
 
 # By rule: the view, the change in words, and the change.
 _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
@@ -140,35 +135,42 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         ("one_row", "a number of entities with a point", partial(_tell, "num_entities", 1.0)),
         ("one_row", "a number of entities that is true", partial(_tell, "num_entities", True)),
         ("one_row", "without presence", partial(_drop, "presence")),
-        ("one_row", "unknown presence", partial(_tell, "presence/kind", "guess")),
-        ("scalars", "unknown structure", partial(_tell, f"{_SCALARS}/kind", "toy")),
-        ("one_row", "a structure twice", partial(_twice, "structures")),
-        ("sets", "a feature twice", partial(_tell, f"{_SETS}/features/3/name", "shown")),
-        ("sets", "unknown field", partial(_tell, f"{_SETS}/features/3/value_field", "word_set_val")),
-        ("sets", "a short salt", partial(_tell, f"{_BLOOM}/salt", ["0", "1"])),
-        ("sets", "without levels", partial(_lose, "sets.0.levels")),
-        ("sets", "codes of another type", partial(_array, "sets.0.levels", lambda a: a.astype(np.int32))),
-        ("columns", "unknown form", partial(_tell, "structures/columns/features/0/elements/form", "tree")),
+        ("one_row", "unknown presence", partial(_tell, "presence.kind", "guess")),
+        ("scalars", "unknown structure", partial(_tell, "structures.toy", {})),
+        ("sets", "a feature twice", partial(_tell, f"{_SETS}.features.3.name", "shown")),
+        ("sets", "unknown field", partial(_tell, f"{_SETS}.features.3.value_field", "word_set_val")),
+        ("sets", "a short salt", partial(_tell, f"{_BLOOM}.salt", ["0", "1"])),
+        ("sets", "without levels", partial(_lose, f"{_SETS}.features.0.levels")),
+        (
+            "sets",
+            "codes of another type",
+            partial(_array, f"{_SETS}.features.0.levels", lambda a: a.astype(np.int32)),
+        ),
+        ("columns", "unknown form", partial(_tell, f"{_COLUMNS}.features.0.elements.form", "tree")),
     ],
     "layer.rows": [
         ("one_row", "more entities than rows", partial(_tell, "num_entities", 2)),
         ("backed", "more entities than states", partial(_tell, "num_entities", 21)),
-        ("sets", "states of another feature", partial(_tell, "presence/states/0/name", "other")),
+        ("sets", "states of another feature", partial(_tell, "presence.states.0.name", "other")),
     ],
     "packed": [
-        ("scalars", "a width of 65", partial(_tell, "presence/timestamps/numbers/width", 65)),
+        ("scalars", "a width of 65", partial(_tell, "presence.timestamps.numbers.width", 65)),
         ("scalars", "fewer words", partial(_array, "presence.timestamps.numbers.words", lambda a: a[:-1])),
-        ("scalars", "more words", partial(_array, "scalars.numbers.0.words", lambda a: np.append(a, a[:1]))),
+        (
+            "scalars",
+            "more words",
+            partial(_array, f"{_SCALARS}.numbers.0.words", lambda a: np.append(a, a[:1])),
+        ),
     ],
     "ascending": [
-        ("sets", "more buckets", partial(_tell, f"{_SETS}/starts/num_buckets", _add(64))),
-        ("sets", "lows of 64 bits", partial(_tell, f"{_SETS}/starts/low_width", 64)),
-        ("sets", "places outside", partial(_array, "sets.starts.samples.words", _all_ones)),
+        ("sets", "more buckets", partial(_tell, f"{_SETS}.starts.num_buckets", _add(64))),
+        ("sets", "lows of 64 bits", partial(_tell, f"{_SETS}.starts.low_width", 64)),
+        ("sets", "places outside", partial(_array, f"{_SETS}.starts.samples.words", _all_ones)),
     ],
     "index": [
-        ("sets", "a range of 0", partial(_tell, "presence/index/range", 0)),
-        ("sets", "a range of more than 63 bits", partial(_tell, "presence/index/range", 2**63 + 1)),
-        ("sets", "a range of other buckets", partial(_tell, "presence/index/range", lambda r: 4 * r)),
+        ("sets", "a range of 0", partial(_tell, "presence.index.range", 0)),
+        ("sets", "a range of more than 63 bits", partial(_tell, "presence.index.range", 2**63 + 1)),
+        ("sets", "a range of other buckets", partial(_tell, "presence.index.range", lambda r: 4 * r)),
         ("strings", "twins that descend", partial(_array, "presence.index.twins", lambda a: a[::-1])),
         ("strings", "rows behind the last one", partial(_array, "presence.index.twins", _precede)),
     ],
@@ -183,143 +185,191 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         (
             "shapes",
             "a bucket that does not exist",
-            partial(_array, "presence.0.buckets", partial(_put, 0, 99)),
+            partial(_array, "presence.shapes.0.buckets", partial(_put, 0, 99)),
         ),
     ],
     "states": [
-        ("backed", "a state of 7", partial(_tell, "presence/states/0/base", 7)),
+        ("backed", "a state of 7", partial(_tell, "presence.states.0.base", 7)),
         (
             "columns",
             "a column with a state of 7",
-            partial(_tell, "structures/columns/features/0/states/base", 7),
+            partial(_tell, f"{_COLUMNS}.features.0.states.base", 7),
         ),
         (
             "shapes",
             "a shape with a state of 4",
-            partial(_array, "presence.0.states", partial(_put, (0, 0), 4)),
+            partial(_array, "presence.shapes.0.states", partial(_put, (0, 0), 4)),
         ),
-        ("shapes", "a shape without a symbol", partial(_tell, f"{_BLOOM}/rows/0/num_symbols", _add(-1))),
+        ("shapes", "a shape without a symbol", partial(_tell, f"{_BLOOM}.rows.0.num_symbols", _add(-1))),
     ],
     "vocabulary": [
         (
             "scalars",
             "a byte more",
-            partial(_array, "scalars.1.vocabulary.data", lambda a: np.append(a, a[:1])),
+            partial(_array, f"{_SCALARS}.features.1.vocabulary.data", lambda a: np.append(a, a[:1])),
         ),
-        ("scalars", "a byte less", partial(_array, "scalars.1.vocabulary.data", lambda a: a[:-1])),
-        ("scalars", "no width", partial(_array, "scalars.1.vocabulary.shape", partial(_put, 1, 0))),
-        ("scalars", "no UTF-8", partial(_array, "scalars.1.vocabulary.data", partial(_put, 0, 0xFF))),
+        (
+            "scalars",
+            "a byte less",
+            partial(_array, f"{_SCALARS}.features.1.vocabulary.data", lambda a: a[:-1]),
+        ),
+        (
+            "scalars",
+            "no width",
+            partial(_array, f"{_SCALARS}.features.1.vocabulary.shape", partial(_put, 1, 0)),
+        ),
+        (
+            "scalars",
+            "no UTF-8",
+            partial(_array, f"{_SCALARS}.features.1.vocabulary.data", partial(_put, 0, 0xFF)),
+        ),
         (
             "scalars",
             "a shape of numbers",
-            partial(_array, "scalars.1.vocabulary.shape", lambda a: np.append(a, 0)),
+            partial(_array, f"{_SCALARS}.features.1.vocabulary.shape", lambda a: np.append(a, 0)),
         ),
-        ("strings", "places that are one", partial(_array, "sets.1.vocabulary.shape", partial(_put, -1, 1))),
-        ("strings", "fewer ones", partial(_array, "sets.1.vocabulary.highs", partial(_put, 0, 0))),
-        ("strings", "no modulus", partial(_array, "sets.2.vocabulary.shape", partial(_put, -1, 0))),
-        ("strings", "a prefix that is too long", partial(_array, "sets.1.vocabulary.prefixes", _all_ones)),
+        (
+            "strings",
+            "places that are one",
+            partial(_array, f"{_SETS}.features.1.vocabulary.shape", partial(_put, -1, 1)),
+        ),
+        (
+            "strings",
+            "fewer ones",
+            partial(_array, f"{_SETS}.features.1.vocabulary.highs", partial(_put, 0, 0)),
+        ),
+        (
+            "strings",
+            "no modulus",
+            partial(_array, f"{_SETS}.features.2.vocabulary.shape", partial(_put, -1, 0)),
+        ),
+        (
+            "strings",
+            "a prefix that is too long",
+            partial(_array, f"{_SETS}.features.1.vocabulary.prefixes", _all_ones),
+        ),
         (
             "strings",
             "offsets that fall",
-            partial(_array, "sets.0.vocabulary.offsets", partial(_put, 1, 1 << 40)),
+            partial(_array, f"{_SETS}.features.0.vocabulary.offsets", partial(_put, 1, 1 << 40)),
         ),
     ],
     "bloom": [
-        ("sets", "a longer table", partial(_tell, f"{_BLOOM}/num_words", _add(1))),
-        ("sets", "a gap between ranges", partial(_tell, f"{_BLOOM}/features/0/first_word", _add(1))),
+        ("sets", "a longer table", partial(_tell, f"{_BLOOM}.num_words", _add(1))),
+        ("sets", "a gap between ranges", partial(_tell, f"{_BLOOM}.features.0.first_word", _add(1))),
         (
             "sets",
             "first symbols that fall",
-            partial(_tell, f"{_BLOOM}/features/0/first_symbols", lambda f: f[::-1]),
+            partial(_tell, f"{_BLOOM}.features.0.first_symbols", lambda f: f[::-1]),
         ),
         (
             "sets",
             "fewer first symbols than hashes",
-            partial(_tell, f"{_BLOOM}/features/0/first_symbols", lambda f: f[:-1]),
+            partial(_tell, f"{_BLOOM}.features.0.first_symbols", lambda f: f[:-1]),
         ),
-        ("sets", "2**32 words", partial(_tell, f"{_BLOOM}/num_words", 2**32)),
-        ("shapes", "65 hashes", partial(_tell, f"{_BLOOM}/features/0/num_hashes", 65)),
-        ("shapes", "no hash", partial(_tell, f"{_BLOOM}/features/0/num_hashes", 0)),
+        ("sets", "2**32 words", partial(_tell, f"{_BLOOM}.num_words", 2**32)),
+        ("shapes", "65 hashes", partial(_tell, f"{_BLOOM}.features.0.num_hashes", 65)),
+        ("shapes", "no hash", partial(_tell, f"{_BLOOM}.features.0.num_hashes", 0)),
     ],
     "columns": [
-        ("columns", "rows outside", partial(_tell, "structures/columns/features/1/bounds/base", 10_000)),
-        ("columns", "rows before the first", partial(_tell, "structures/columns/features/1/bounds/base", -3)),
-        ("columns", "ids outside", partial(_tell, "structures/columns/features/3/elements/ids/base", 1_000)),
+        ("columns", "rows outside", partial(_tell, f"{_COLUMNS}.features.1.bounds.base", 10_000)),
+        ("columns", "rows before the first", partial(_tell, f"{_COLUMNS}.features.1.bounds.base", -3)),
+        ("columns", "ids outside", partial(_tell, f"{_COLUMNS}.features.3.elements.ids.base", 1_000)),
         (
             "strings",
             "bytes outside",
-            partial(_tell, "structures/columns/features/0/elements/offsets/base", 1 << 20),
+            partial(_tell, f"{_COLUMNS}.features.0.elements.offsets.base", 1 << 20),
         ),
     ],
     "scalars": [
-        ("scalars", "a collection", partial(_tell, f"{_SCALARS}/features/1/value_field", "string_set_val")),
-        ("scalars", "a state that is a value", partial(_tell, f"{_SCALARS}/features/0/others", [0, 3])),
-        ("scalars", "more values", partial(_tell, f"{_SCALARS}/features/0/num_values", _add(1))),
-        ("scalars", "numbers from 1 on", partial(_tell, f"{_SCALARS}/numbers/0/base", 1)),
-        ("scalars", "fewer numbers", partial(_tell, f"{_SCALARS}/numbers", lambda numbers: numbers[:1])),
+        ("scalars", "a collection", partial(_tell, f"{_SCALARS}.features.1.value_field", "string_set_val")),
+        ("scalars", "a state that is a value", partial(_tell, f"{_SCALARS}.features.0.others", [0, 3])),
+        ("scalars", "more values", partial(_tell, f"{_SCALARS}.features.0.num_values", _add(1))),
+        ("scalars", "numbers from 1 on", partial(_tell, f"{_SCALARS}.numbers.0.base", 1)),
+        ("scalars", "fewer numbers", partial(_tell, f"{_SCALARS}.numbers", lambda numbers: numbers[:1])),
     ],
     "sets": [
         (
             "sets",
             "a header twice",
-            partial(_array, "sets.0.levels", lambda a: np.append(a, np.uint8([0, 0]))),
+            partial(_array, f"{_SETS}.features.0.levels", lambda a: np.append(a, np.uint8([0, 0]))),
         ),
         (
             "sets",
             "a header too large",
-            partial(_array, "sets.0.levels", lambda a: np.append(a, np.uint8(255))),
+            partial(_array, f"{_SETS}.features.0.levels", lambda a: np.append(a, np.uint8(255))),
         ),
-        ("sets", "groups of 65 rows", partial(_tell, f"{_SETS}/group_rows", 65)),
-        ("sets", "groups of no rows", partial(_tell, f"{_SETS}/group_rows", 0)),
-        ("sets", "fewer groups", partial(_tell, f"{_SETS}/group_rows", _add(1))),
+        ("sets", "groups of 65 rows", partial(_tell, f"{_SETS}.group_rows", 65)),
+        ("sets", "groups of no rows", partial(_tell, f"{_SETS}.group_rows", 0)),
+        ("sets", "fewer groups", partial(_tell, f"{_SETS}.group_rows", _add(1))),
         (
             "sets",
             "levels of fewer values",
-            partial(_array, "sets.0.level_ends", lambda a: np.append(a[:-1], a[-1] - 1)),
+            partial(_array, f"{_SETS}.features.0.level_ends", lambda a: np.append(a[:-1], a[-1] - 1)),
         ),
-        ("sets", "a level of 124", partial(_array, "sets.0.levels", partial(_put, 0, 124))),
-        ("sets", "headers of 31 bits", partial(_tell, f"{_SETS}/features/0/header_width", 31)),
-        ("sets", "others of 31 bits", partial(_tell, f"{_SETS}/features/1/others_width", 31)),
-        ("sets", "one header without a set", partial(_tell, f"{_SETS}/features/0/no_set", 1)),
-        ("sets", "nothing to be coded with", partial(_tell, f"{_SETS}/features/0/others_width", 2)),
-        ("sets", "more values than known", partial(_tell, f"{_SETS}/features/1/num_values", _add(-1))),
-        ("sets", "without codes", partial(_lose, "sets.codes.words")),
-        ("sets", "codes that end early", partial(_tell, f"{_SETS}/num_bits", 100)),
-        ("sets", "codes that are ones", partial(_array, "sets.codes.words", _all_ones)),
+        ("sets", "a level of 124", partial(_array, f"{_SETS}.features.0.levels", partial(_put, 0, 124))),
+        ("sets", "headers of 31 bits", partial(_tell, f"{_SETS}.features.0.header_width", 31)),
+        ("sets", "others of 31 bits", partial(_tell, f"{_SETS}.features.1.others_width", 31)),
+        ("sets", "one header without a set", partial(_tell, f"{_SETS}.features.0.no_set", 1)),
+        ("sets", "nothing to be coded with", partial(_tell, f"{_SETS}.features.0.others_width", 2)),
+        ("sets", "more values than known", partial(_tell, f"{_SETS}.features.1.num_values", _add(-1))),
+        ("sets", "without codes", partial(_lose, f"{_SETS}.codes.words")),
+        ("sets", "codes that end early", partial(_tell, f"{_SETS}.num_bits", 100)),
+        ("sets", "codes that are ones", partial(_array, f"{_SETS}.codes.words", _all_ones)),
     ],
     "lists": [
-        ("lists", "lengths of no code", partial(_array, "lists.0.lengths", partial(_put, (0, slice(3)), 1))),
-        ("lists", "a code of 13 bits", partial(_array, "lists.0.lengths", partial(_put, (0, 127), 13))),
-        ("lists", "gaps of 31 bits", partial(_array, "lists.0.run_widths", partial(_put, 0, 31))),
+        (
+            "lists",
+            "lengths of no code",
+            partial(_array, f"{_LISTS}.features.0.lengths", partial(_put, (0, slice(3)), 1)),
+        ),
+        (
+            "lists",
+            "a code of 13 bits",
+            partial(_array, f"{_LISTS}.features.0.lengths", partial(_put, (0, 127), 13)),
+        ),
+        (
+            "lists",
+            "gaps of 31 bits",
+            partial(_array, f"{_LISTS}.features.0.run_widths", partial(_put, 0, 31)),
+        ),
         (
             "lists",
             "four tables of widths",
-            partial(_array, "lists.0.run_ends", lambda a: np.append(a[:-1], a[-1] - 1)),
+            partial(_array, f"{_LISTS}.features.0.run_ends", lambda a: np.append(a[:-1], a[-1] - 1)),
         ),
-        ("lists", "codes that end early", partial(_tell, "structures/lists/features/0/num_bits", 100)),
-        ("lists", "codes that are ones", partial(_array, "lists.0.codes.words", _all_ones)),
+        ("lists", "codes that end early", partial(_tell, f"{_LISTS}.features.0.num_bits", 100)),
+        ("lists", "codes that are ones", partial(_array, f"{_LISTS}.features.0.codes.words", _all_ones)),
         (
             "lists",
             "attributes of no code",
             partial(_array, f"{_ATTRIBUTES}.lengths", partial(_put, slice(3), 1)),
         ),
         ("lists", "attributes of 13 bits", partial(_array, f"{_ATTRIBUTES}.lengths", partial(_put, 0, 13))),
-        ("lists", "larger blocks", partial(_tell, f"{_DESCRIBED}/block_items", _add(1))),
-        ("lists", "a usual code that does not exist", partial(_tell, f"{_DESCRIBED}/usual", 15)),
-        ("lists", "an attribute of one value", partial(_tell, f"{_DESCRIBED}/features/0/2", ["seen"])),
+        ("lists", "larger blocks", partial(_tell, f"{_ATTRIBUTES}.block_items", _add(1))),
+        ("lists", "a usual code that does not exist", partial(_tell, f"{_ATTRIBUTES}.usual", 15)),
+        ("lists", "an attribute of one value", partial(_tell, f"{_ATTRIBUTES}.features.0.2", ["seen"])),
         (
             "lists",
             "an attribute of another type",
-            partial(_tell, f"{_DESCRIBED}/features/1/2", ["1", "2", "3", "4", "5"]),
+            partial(_tell, f"{_ATTRIBUTES}.features.1.2", ["1", "2", "3", "4", "5"]),
         ),
-        ("lists", "attributes that end early", partial(_tell, f"{_DESCRIBED}/num_bits", 100)),
+        ("lists", "attributes that end early", partial(_tell, f"{_ATTRIBUTES}.num_bits", 100)),
         ("lists", "attributes that are ones", partial(_array, f"{_ATTRIBUTES}.codes.words", _all_ones)),
-        ("counts", "counts of no code", partial(_array, "counts.0.lengths", partial(_put, (1, slice(3)), 1))),
-        ("counts", "counts whose codes are ones", partial(_array, "counts.1.codes.words", _all_ones)),
+        (
+            "counts",
+            "counts of no code",
+            partial(_array, f"{_COUNTS}.features.0.lengths", partial(_put, (1, slice(3)), 1)),
+        ),
+        (
+            "counts",
+            "counts whose codes are ones",
+            partial(_array, f"{_COUNTS}.features.1.codes.words", _all_ones),
+        ),
     ],
     "counts": [
-        ("counts", "a count of 0", partial(_tell, "structures/counts/features/0/counts/base", 0)),
-        ("counts", "a count of more", partial(_tell, "structures/counts/features/1/counts/base", 2**54)),
+        ("counts", "a count of 0", partial(_tell, f"{_COUNTS}.features.0.counts.base", 0)),
+        ("counts", "a count of more", partial(_tell, f"{_COUNTS}.features.1.counts.base", 2**54)),
         ("counts", "one count", partial(_keep_one, 0, "counts")),
         ("counts", "one of the firsts", partial(_keep_one, 1, "firsts")),
     ],
@@ -327,40 +377,48 @@ _CHANGES: dict[str, list[tuple[str, str, Change]]] = {
         (
             "clustered",
             "hashes that fall",
-            partial(_tell, "structures/clustered/features/1/hashes", lambda h: h[::-1]),
+            partial(_tell, f"{_CLUSTERED}.features.1.hashes", lambda h: h[::-1]),
         ),
-        ("clustered", "masks of fewer clusters", partial(_array, "clustered.0.masks", lambda a: a[1:])),
-        ("clustered", "a longer table", partial(_tell, "structures/clustered/num_words", _add(1))),
+        (
+            "clustered",
+            "masks of fewer clusters",
+            partial(_array, f"{_CLUSTERED}.features.0.masks", lambda a: a[1:]),
+        ),
+        ("clustered", "a longer table", partial(_tell, f"{_CLUSTERED}.num_words", _add(1))),
         (
             "clustered",
             "clusters that do not exist",
-            partial(_tell, "structures/clustered/clusters/base", 100),
+            partial(_tell, f"{_CLUSTERED}.clusters.base", 100),
         ),
     ],
     "static": [
-        ("static", "slots of 63 bits", partial(_tell, "structures/static/width", 63)),
-        ("static", "slots that are too narrow", partial(_tell, "structures/static/width", 1)),
-        ("static", "a word less", partial(_array, "static.function.words", lambda a: a[:-1])),
-        ("static", "no slots", partial(_array, "static.function.words", lambda a: a[:0])),
+        ("static", "slots of 63 bits", partial(_tell, f"{_STATIC}.width", 63)),
+        ("static", "slots that are too narrow", partial(_tell, f"{_STATIC}.width", 1)),
+        ("static", "a word less", partial(_array, f"{_STATIC}.function.words", lambda a: a[:-1])),
+        ("static", "no slots", partial(_array, f"{_STATIC}.function.words", lambda a: a[:0])),
         (
             "static",
             "a collection",
-            partial(_tell, "structures/static/features/1/value_field", "int64_set_val"),
+            partial(_tell, f"{_STATIC}.features.1.value_field", "int64_set_val"),
         ),
         ("static", "a number of no row", _number_of_no_row),
         (
             "static",
             "a hash without a number",
-            partial(_array, "static.left.hashes", lambda a: np.append(a, a)),
+            partial(_array, f"{_STATIC}.left.hashes", lambda a: np.append(a, a)),
         ),
     ],
     "formulas": [
-        ("formulas", "no double", partial(_tell, "formulas/0/name", "liked")),
-        ("formulas", "a source that is no feature", partial(_tell, "formulas/1/sources", ["nobody"])),
-        ("formulas", "a source that is a scalar", partial(_tell, "formulas/1/sources", ["worth"])),
-        ("formulas", "a source twice", partial(_tell, "formulas/0/sources", ["liked", "liked"])),
-        ("formulas", "weights of fewer values", partial(_array, "formulas.1.0.weights", lambda a: a[:-1])),
-        ("formulas", "a step of 0", partial(_tell, "formulas/1/step", 0.0)),
+        ("formulas", "no double", partial(_tell, "formulas.0.name", "liked")),
+        ("formulas", "a source that is no feature", partial(_tell, "formulas.1.sources.0.name", "nobody")),
+        ("formulas", "a source that is a scalar", partial(_tell, "formulas.1.sources.0.name", "worth")),
+        ("formulas", "a source twice", partial(_tell, "formulas.0.sources.1.name", "liked")),
+        (
+            "formulas",
+            "weights of fewer values",
+            partial(_array, "formulas.1.sources.0.weights", lambda a: a[:-1]),
+        ),
+        ("formulas", "a step of 0", partial(_tell, "formulas.1.step", 0.0)),
     ],
     "delta": [
         ("deltas", "a list that descends", partial(_array, "listed.entity_hashes", lambda a: a[::-1])),

@@ -108,7 +108,7 @@ RULES: Final[Mapping[str, Mapping[str, Sequence[str]]]] = {
             "unknown field",
             "unknown form",
         ],
-        "a structure or a feature that occurs twice": ["a structure twice", "a feature twice"],
+        "a feature that occurs twice": ["a feature twice"],
     },
     "layer.rows": {
         "parts with another number of rows than the layer": [

@@ -156,7 +156,7 @@ def sealed(rows: EncodedRows, budget: FeatureBudget, version: int = 3, **changes
     """A layer of rows with a fixed salt, and other parameters of `SketchLayer`."""
     layer = replace(build_layer(rows, budget, SALT), **changes)
     description, arrays = layer.to_snapshot()
-    own = {"created_by": CREATED_BY, "view": "history", "row_log_version": version, "layer": description}
+    own = {**description, "created_by": CREATED_BY, "view": "history", "row_log_version": version}
     return Layer(version, own, dict(arrays), order_arrays(rows.keys))
 
 
@@ -386,7 +386,7 @@ def strings() -> SealedView:
     join_keys = {"name": pa.array([f"zoë {row}" for row in range(num_rows)], pa.large_string())}
     others = {"name": pa.array([f"nobody {row}" for row in range(200)], pa.large_string())}
     made = view(join_keys, codecs, values, budget, keys_of(others))
-    _make_plain("sets.0.vocabulary.", made.layers[0])
+    _make_plain("structures.sets.features.0.vocabulary.", made.layers[0])
     return made
 
 
@@ -469,8 +469,8 @@ def static() -> SealedView:
     # A small table holds all rows, so add one beside it that a larger table might have left over.
     (left, *_) = row_hashes(hash_serialized_keys(serialize_columns(users([1_000_000]))), SALT)
     own.layers[0].arrays |= {
-        "static.left.hashes": np.array([left], np.uint64),
-        "static.left.numbers": np.array([0], np.int64),
+        "structures.static.left.hashes": np.array([left], np.uint64),
+        "structures.static.left.numbers": np.array([0], np.int64),
     }
     return own
 

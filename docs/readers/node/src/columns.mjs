@@ -40,7 +40,7 @@ export class Column {
     this.field = fieldOf(description?.value_field);
     this.states = Packed.from(parts, "states", description.states);
     this.step = integer(description, "state_step", "layer.parts");
-    this.elements = elementsOf(parts, description.elements, this.field, minWidth);
+    this.elements = elementsOf(parts.at("elements"), description.elements, this.field, minWidth);
     this.bounds = this.field.isCollection ? Packed.from(parts, "bounds", description.bounds) : null;
     this.numRows = this.bounds ? this.bounds.length - 1 : this.elements.length;
     must(this.states.length === this.numRows, "layer.rows", `the states of ${description.name} are not as many as its rows`);
@@ -63,7 +63,7 @@ export class Columns {
   tellsStates = true;
 
   constructor(parts, description) {
-    this.features = named(list(description, "features"), (entry, number) => new Column(parts.at(String(number)), entry));
+    this.features = named(list(description, "features"), (entry, number) => new Column(parts.at(`features.${number}`), entry));
     const [first] = this.features.values();
     must(first !== undefined, "layer.parts", "there are no columns");
     this.numRows = first.numRows;
@@ -82,7 +82,7 @@ export class Scalars {
     const products = [];
     this.features = named(entries, (entry, number) => {
       const field = fieldOf(entry.value_field);
-      const values = vocabulary(parts, `${number}.vocabulary`, field);
+      const values = vocabulary(parts, `features.${number}.vocabulary`, field);
       const others = list(entry, "others");
       const isFine = !field.isCollection && others.every((s) => [MISSING, NULL, EMPTY].includes(s));
       must(isFine && integer(entry, "num_values", "layer.parts") === values.length, "scalars", `${entry.name} is no such scalar`);

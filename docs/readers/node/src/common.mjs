@@ -41,9 +41,9 @@ export function named(entries, make) {
 }
 
 /** Which values of the vocabulary that it shares a feature has. */
-export function knownFrom(parts, number, size, count, rule) {
+export function knownFrom(parts, size, count, rule) {
   if (count === size) return () => true;
-  const bytes = parts.array(`${number}.known`, "U8").values;
+  const bytes = parts.array("known", "U8").values;
   const isKnown = (id) => ((bytes[id >> 3] >> (id & 7)) & 1) === 1;
   const ones = sum(Array.from({ length: 8 * bytes.length }, (_, id) => Number(isKnown(id))));
   const inside = sum(Array.from({ length: size }, (_, id) => Number(isKnown(id))));

@@ -76,7 +76,7 @@ export class Bloom {
     this.table = new Table(parts, description, Math.max(1, behind), "bloom");
     this.features = named(description.features, (entry, number) => {
       const field = fieldOf(entry.value_field);
-      const values = vocabulary(parts, `${number}.vocabulary`, field);
+      const values = vocabulary(parts, `features.${number}.vocabulary`, field);
       must(values.length === features[number].numSymbols, "layer.parts", "a vocabulary does not fit its symbols");
       return { field, read: (found) => this.read(found, entry.name, field, features[number], values) };
     });
@@ -103,9 +103,9 @@ export class Clustered {
     let firstWord = 0;
     this.features = named(list(description, "features"), (entry, number) => {
       const field = fieldOf(entry.value_field);
-      const values = vocabulary(parts, `${number}.vocabulary`, field);
+      const values = vocabulary(parts, `features.${number}.vocabulary`, field);
       const hashes = list(entry, "hashes");
-      const masks = parts.array(`${number}.masks`, "U64", 3);
+      const masks = parts.array(`features.${number}.masks`, "U64", 3);
       const words = windowWords(values.length);
       const ascend = hashes.every((n, i) => Number.isSafeInteger(n) && n >= 0 && (!i || n > hashes[i - 1]));
       must(field.isCollection && hashes.length && ascend && hashes.at(-1) >= 1 && hashes.at(-1) <= MAX_NUM_HASHES, "clustered", `${entry.name} cannot have such hashes`);
@@ -149,7 +149,7 @@ export class Static {
     this.features = named(list(description, "features"), (entry, number) => {
       const field = fieldOf(entry.value_field);
       must(!field.isCollection, "static", `${entry.name} is a collection`);
-      const values = vocabulary(parts, `${number}.vocabulary`, field);
+      const values = vocabulary(parts, `features.${number}.vocabulary`, field);
       const [own, size] = [divisor, BigInt(Math.max(1, values.length))];
       divisor *= size;
       return { field, read: (found) => Static.read(found, entry.name, values, own, size) };

@@ -20,13 +20,13 @@ class Formula {
     must(features.get(entry.name)?.field.valueField === "double_val", RULE, `${entry.name} is no double of the layer`);
     [this.unit, this.step] = [float(entry, "unit", "layer.parts"), float(entry, "step", "layer.parts")];
     must([this.unit, this.step].every((n) => n > 0 && n < Infinity), RULE, `the unit or step of ${entry.name} is not above 0`);
-    const names = list(entry, "sources");
+    const names = list(entry, "sources").map((source) => text(source, "name"));
     must(names.length >= 1 && new Set(names).size === names.length, RULE, `${entry.name} has the same source twice, or none`);
     this.sources = names.map((name, j) => {
       const feature = features.get(name);
       must(feature !== undefined && feature.field.isCollection, RULE, `source ${name} of ${entry.name} is no set of the layer`);
-      const values = vocabulary(parts, `${j}.vocabulary`, feature.field);
-      const weights = parts.array(`${j}.weights`, "I32");
+      const values = vocabulary(parts, `sources.${j}.vocabulary`, feature.field);
+      const weights = parts.array(`sources.${j}.weights`, "I32");
       must(weights.shape[0] === values.length, RULE, `weights of ${entry.name} do not fit its values`);
       return { name, weightOf: new Map(values.map((value, id) => [key(value), BigInt(weights.values[id])])) };
     });

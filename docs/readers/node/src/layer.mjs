@@ -8,7 +8,7 @@ import { elementsOf } from "./columns.mjs";
 import { formulasOf } from "./formulas.mjs";
 import { STRUCTURES } from "./structures.mjs";
 
-/** The arrays of a file whose names begin alike. */
+/** The arrays of a part of a description: their names, which are paths, begin alike. */
 export class Parts {
   constructor(arrays, prefix = "") {
     Object.assign(this, { arrays, prefix });
@@ -123,10 +123,11 @@ class ShapeRanges {
   constructor(parts, description) {
     this.length = null;
     this.bounds = bucketBounds(parts);
-    this.ranges = list(description, "shapes").map((names, number) => {
-      must(Array.isArray(names) && names.every((name) => typeof name === "string"), "layer.parts", "shapes have no features");
-      const states = parts.array(`${number}.states`, "U8", 2);
-      const buckets = parts.array(`${number}.buckets`, "U8").values;
+    this.ranges = list(description, "shapes").map((entry, number) => {
+      const names = list(entry, "features");
+      must(names.every((name) => typeof name === "string"), "layer.parts", "shapes have no features");
+      const states = parts.array(`shapes.${number}.states`, "U8", 2);
+      const buckets = parts.array(`shapes.${number}.buckets`, "U8").values;
       const isFine = states.shape[0] === buckets.length && states.shape[1] === names.length && states.values.every((s) => s <= VALUE);
       must(isFine, "states", "shapes do not fit their features");
       must(buckets.every((bucket) => bucket < this.bounds.length), "timestamps", "a shape has a bucket that does not exist");
@@ -203,13 +204,11 @@ export class Layer {
   constructor(description, arrays) {
     const parts = new Parts(arrays);
     expectObject(description, "the layer");
-    this.structures = list(description, "structures").map((entry) => {
-      const kind = STRUCTURES.get(text(entry, "kind"));
-      must(kind !== undefined, "layer.parts", `it has a structure of the kind '${entry.kind}', which this reader does not know`);
-      return new kind(parts.at(entry.kind), entry);
+    this.structures = Object.entries(expectObject(description.structures ?? {}, "structures")).map(([name, entry]) => {
+      const kind = STRUCTURES.get(name);
+      must(kind !== undefined, "layer.parts", `it has a structure of the kind '${name}', which this reader does not know`);
+      return new kind(parts.at(`structures.${name}`), entry);
     });
-    const kinds = this.structures.map((structure) => structure.constructor.kind);
-    must(new Set(kinds).size === kinds.length, "layer.parts", "there are two structures of one kind");
     const presence = expectObject(description.presence, "presence");
     const known = PRESENCES.get(presence.kind);
     must(known !== undefined, "layer.parts", `unknown way to store presence: ${presence.kind}`);

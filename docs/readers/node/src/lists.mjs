@@ -15,7 +15,7 @@ export class Lists {
   tellsStates = false;
 
   constructor(parts, description) {
-    this.features = named(list(description, "features"), (entry, number) => new List(parts.at(String(number)), entry));
+    this.features = named(list(description, "features"), (entry, number) => new List(parts.at(`features.${number}`), entry));
     const rows = new Set([...this.features.values()].map((feature) => feature.starts.length));
     must(rows.size === 1, "layer.rows", "the lists are not those of the same rows");
     [this.numRows] = rows;
@@ -27,7 +27,7 @@ export class Counts {
   tellsStates = false;
 
   constructor(parts, description) {
-    this.features = named(list(description, "features"), (entry, number) => new Counted(parts.at(String(number)), entry));
+    this.features = named(list(description, "features"), (entry, number) => new Counted(parts.at(`features.${number}`), entry));
     const rows = new Set([...this.features.values()].map((feature) => feature.starts.length));
     must(rows.size === 1, "layer.rows", "the counts are not those of the same rows");
     [this.numRows] = rows;

@@ -22,22 +22,23 @@ export class Sets {
       const field = fieldOf(entry.value_field);
       must(field.isCollection, "layer.parts", `${entry.name} is not a collection`);
       const [header, noSet, others] = ["header_width", "no_set", "others_width"].map((key) => integer(entry, key, "layer.parts"));
-      if (others < 0) values = vocabulary(parts, `${number}.vocabulary`, field);
+      const own = parts.at(`features.${number}`);
+      if (others < 0) values = vocabulary(own, "vocabulary", field);
       const before = this.codes.at(-1)?.field.kind;
       must(values !== null && (others < 0 || before === field.kind), "sets", `${entry.name} has nothing to be coded with`);
       const widths = header >= 0 && header <= MAX_CODE_WIDTH && others >= -1 && others <= MAX_CODE_WIDTH;
       must(widths && [0, 2].includes(noSet), "sets", `sets of ${entry.name} cannot be coded so`);
-      const levels = Sets.levels(parts, number, values.length);
-      const known = knownFrom(parts, number, values.length, integer(entry, "num_values", "layer.parts"), "sets");
+      const levels = Sets.levels(own, values.length);
+      const known = knownFrom(own, values.length, integer(entry, "num_values", "layer.parts"), "sets");
       this.codes.push({ field, header, noSet, others, values, known, ...levels });
       return { field, read: ({ row }) => this.read(row, number) };
     });
     must(this.codes.length, "layer.parts", "there are no sets");
   }
 
-  static levels(parts, number, size) {
-    const ends = [...parts.array(`${number}.level_ends`, "I64").values].map(Number);
-    const all = parts.array(`${number}.levels`, "U8").values;
+  static levels(parts, size) {
+    const ends = [...parts.array("level_ends", "I64").values].map(Number);
+    const all = parts.array("levels", "U8").values;
     const ascend = ends.every((end, i) => end >= (i ? ends[i - 1] : 0));
     const runs = all.subarray(0, ends.length);
     const [left, headers] = [all.subarray(ends.length, ends.length + 64), all.subarray(ends.length + 64)];

@@ -79,7 +79,7 @@ export class Shard {
     const { description, arrays } = opened.base;
     must(description?.row_log_version === version, "manifest.files", `${files.base.name}: has the version of another snapshot`);
     const source = join(this.folder, files.base.name);
-    return { layer: guarded(source, () => new Layer(description.layer, arrays)), arrays };
+    return { layer: guarded(source, () => new Layer(description, arrays)), arrays };
   }
 
   delta({ files, row_log_version: version }) {
