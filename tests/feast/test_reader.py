@@ -509,7 +509,7 @@ def test_another_process_reads_without_feast(make_harness):
 def test_a_reader_that_is_sent_to_a_worker_says_what_to_do(make_harness, send):
     harness = make_harness({"viewed": Set(String)})
     harness.write(1, {"viewed": Value(string_set_val=StringSet(val=["a"]))})
-    with pytest.raises(TypeError, match="'history' in .* stays in its process: open it in each process"):
+    with pytest.raises(TypeError, match=r"'history' in .* stays in its process: open it in each process"):
         send(reader_of(harness))
 
 
