@@ -91,6 +91,24 @@ def read_by(tmp_path):
     )
 
 
+@pytest.fixture
+def read_sealed(make_view, read_by):
+    """Makes a reader of a view with so many shards, in which the rows of all users are sealed."""
+
+    def make(num_shards, **options):
+        view = make_view(num_shards, **options)
+        view.write([row(user) for user in range(NUM_USERS)])
+        view.seal()
+        return read_by(num_shards)
+
+    return make
+
+
+def users_of(view, users):
+    """Which of the users a read shows."""
+    return {user for user, _ in shown(view, users)}
+
+
 def shown(view, users, features=("viewed", "city")):
     """What a read shows, by user."""
     found = {}
@@ -156,14 +174,8 @@ def test_a_view_with_shards_answers_as_one_without(make_view, structure, is_seal
     assert (views[1].state.row_keys().entity_hashes == views[0].state.row_keys().entity_hashes).all()
 
 
-def test_ids_scores_and_vocabularies_are_those_of_one_view(make_view, read_by):
-    readers = []
-    for number in (1, 8):
-        view = make_view(number)
-        view.write([row(user) for user in range(NUM_USERS)])
-        view.seal()
-        readers.append(read_by(number))
-    whole, sharded = readers
+def test_ids_scores_and_vocabularies_are_those_of_one_view(read_sealed):
+    whole, sharded = read_sealed(1), read_sealed(8)
     for feature in ("viewed", "city"):
         assert sharded.vocabulary(feature).equals(whole.vocabulary(feature))
         ours, theirs = sharded.csr(feature, USERS), whole.csr(feature, USERS)
@@ -186,14 +198,8 @@ def test_ids_scores_and_vocabularies_are_those_of_one_view(make_view, read_by):
     assert sharded.arrow("city", USERS).equals(whole.arrow("city", USERS))
 
 
-def test_a_cut_is_that_of_the_whole_view(make_view, read_by):
-    readers = []
-    for number in (1, 4):
-        view = make_view(number, top=9)
-        view.write([row(user) for user in range(NUM_USERS)])
-        view.seal()
-        readers.append(read_by(number))
-    whole, sharded = readers
+def test_a_cut_is_that_of_the_whole_view(read_sealed):
+    whole, sharded = read_sealed(1, top=9), read_sealed(4, top=9)
     assert len(whole.vocabulary("viewed")) == 9
     assert sharded.vocabulary("viewed").equals(whole.vocabulary("viewed"))
     assert (sharded.csr("viewed", USERS).ids == whole.csr("viewed", USERS).ids).all()
@@ -232,7 +238,7 @@ def test_two_processes_that_create_a_view_agree_on_its_shards(make_view):
     for view in (first, second, other):
         view.refresh()
         assert len(view.shards) == 4
-        assert sorted({user for user, _ in shown(view, [1, 2, 3])}) == [1, 2, 3]
+        assert users_of(view, [1, 2, 3]) == {1, 2, 3}
 
 
 SOUND = ViewFile(ShardMap.first(4), (VIEWED,)).encode()
@@ -317,7 +323,7 @@ def test_entities_of_shards_that_are_not_served_are_refused(make_view, read_by):
     part = make_view(16, store="part", served=[0, 1])
     numbers = shards_of(user_hashes(USERS.tolist()), 16)
     ours = USERS[numbers < 2].tolist()
-    assert {user for user, _ in shown(part, ours)} == {user for user in ours if user < NUM_USERS}
+    assert users_of(part, ours) == {user for user in ours if user < NUM_USERS}
     other = int(USERS[numbers == 7][0])
     with pytest.raises(ShardError, match="in shard 7 of 16, and this process serves the shards 0, 1"):
         part.read(user_hashes([*ours, other]), ["viewed"])
@@ -337,7 +343,7 @@ def test_who_serves_a_part_writes_everywhere_and_leaves_seals_to_others(make_vie
     whole, part = make_view(4), make_view(4, policy=SealPolicy(0.1, 1), served=[0])
     part.write([row(user) for user in range(NUM_USERS)])
     assert whole.stats().sealed_entities == 0
-    assert {user for user, _ in shown(whole, USERS.tolist())} == set(range(NUM_USERS))
+    assert users_of(whole, USERS.tolist()) == set(range(NUM_USERS))
 
 
 def test_writes_seal_all_shards_together_when_it_is_due(make_view):
@@ -486,7 +492,7 @@ def test_newer_rows_win_and_deletions_hold_across_seals(make_view):
         one.delete(deletions([user_key(user) for user in (5, 6, 7, 8)], datetime.now(UTC), None))
     for _ in range(2):
         assert shown(view, list(range(20))) == shown(whole, list(range(20)))
-        assert {user for user, _ in shown(view, list(range(20)))} == {*range(5), *range(9, 20)}
+        assert users_of(view, range(20)) == {*range(5), *range(9, 20)}
         assert view.seal()
 
 
@@ -497,7 +503,7 @@ def test_writes_of_tasks_reach_all_shards(make_view):
         await asyncio.gather(*(view.write_async([row(user), row(user + 100)]) for user in range(30)))
 
     asyncio.run(write())
-    assert {user for user, _ in shown(view, USERS.tolist())} == {*range(30), *range(100, 130)}
+    assert users_of(view, USERS.tolist()) == {*range(30), *range(100, 130)}
 
 
 def test_a_write_that_fails_in_some_shards_tells_which(make_view):
@@ -510,9 +516,7 @@ def test_a_write_that_fails_in_some_shards_tells_which(make_view):
     ):
         view.write([row(user) for user in range(NUM_USERS)])
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
-    assert {user for user, _ in shown(view, list(range(NUM_USERS)))} == set(
-        np.flatnonzero(numbers != 2).tolist()
-    )
+    assert users_of(view, range(NUM_USERS)) == {*np.flatnonzero(numbers != 2).tolist()}
     view.write([row(user) for user in range(NUM_USERS)])
     assert len(shown(view, list(range(NUM_USERS)))) == 2 * NUM_USERS
 
@@ -535,11 +539,9 @@ def test_a_staged_batch_that_fails_in_some_shards_tells_which(make_view):
     ):
         view.commit_staged(files)
     numbers = shards_of(user_hashes(range(NUM_USERS)), 4)
-    assert {user for user, _ in shown(view, list(range(NUM_USERS)))} == {
-        *np.flatnonzero(numbers < 2).tolist()
-    }
+    assert users_of(view, range(NUM_USERS)) == {*np.flatnonzero(numbers < 2).tolist()}
     view.commit_staged(files)
-    assert len({user for user, _ in shown(view, list(range(NUM_USERS)))}) == NUM_USERS
+    assert users_of(view, range(NUM_USERS)) == set(range(NUM_USERS))
 
 
 def test_a_seal_that_fails_in_one_shard_publishes_none(make_view):
