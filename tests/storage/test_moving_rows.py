@@ -12,7 +12,7 @@ import pytest
 
 from feast_sketch_store.errors import DamagedFileError, GateError, ShardError, StorageError
 from feast_sketch_store.operations import resharding
-from feast_sketch_store.operations.resharding import divide, remove_former
+from feast_sketch_store.operations.resharding import remove_former
 from feast_sketch_store.operations.verification import verify_view
 from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.row_log.data_file import StagedFile
@@ -74,6 +74,11 @@ def opened(place, num_shards):
     return open_view(place.open(), replace(SETS, num_shards=num_shards), NEVER, 0.0)
 
 
+def divide(place, num_shards):
+    """Divide the rows anew, as another process does."""
+    return resharding.divide(place.open(), replace(SETS, num_shards=num_shards), NEVER, lambda seconds: None)
+
+
 def put(view, users, words, second=0):
     """Write a set of words for some users. Returns what reads have to give of them."""
     return histories.put(view, dict.fromkeys(users, words), second)
@@ -84,6 +89,13 @@ def shown(view, users=range(NUM_USERS)):
     return items_of(view, users)
 
 
+def assert_shown(readers, expected):
+    """What readers give, which are given by their names; a replica polls before."""
+    for name, one in readers.items():
+        one.poll() if name == "replica" else None
+        assert shown(one) == expected, name
+
+
 @pytest.mark.parametrize("name", ["history", "history@v0"])
 def test_a_process_reads_what_it_wrote_to_shards_that_another_made(tmp_path, name):
     """Whatever it calls the view: readers need not name its first version."""
@@ -92,7 +104,7 @@ def test_a_process_reads_what_it_wrote_to_shards_that_another_made(tmp_path, nam
     reader = open_view(LocalStorage(path), SETS, NEVER, 3600.0)
     expected = put(reader, range(40), ["old"])
     assert shown(reader) == expected
-    divide(Folder(path).open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+    divide(Folder(path), 4)
     writer = open_view(LocalStorage(path), replace(SETS, view=name), NEVER, 3600.0)
     assert (reader.shard_map.num_shards, writer.shard_map.num_shards) == (1, 4)
     expected |= put(writer, range(20, 50), ["new"], second=1)
@@ -151,22 +163,19 @@ def test_readers_and_writers_follow_the_rows(place, numbers, is_sealed):
     for one in (*readers.values(), *late.values()):
         assert shown(one) == expected
     for number in numbers[1:]:
-        assert divide(place.open(), replace(SETS, num_shards=number), NEVER, lambda seconds: None) == 50
-        for name, one in readers.items():
-            one.poll() if name == "replica" else None
-            assert shown(one) == expected, name
-            assert len(one.shards) == number
+        assert divide(place, number) == 50
+        assert_shown(readers, expected)
+        assert {len(one.shards) for one in readers.values()} == {number}
         remove_former(place.open())
-    for name, one in (*late.items(), *never_read.items()):
-        one.poll() if name == "replica" else None
-        assert shown(one) == expected, name
-        assert len(one.shards) == numbers[-1]
+    for those in (late, never_read):
+        assert_shown(those, expected)
+        assert {len(one.shards) for one in those.values()} == {numbers[-1]}
     writer.registration._checked_at = -math.inf  # in a bucket: ten seconds later
     expected |= put(writer, range(45, 60), ["third"], second=2)
-    for name, one in (*readers.items(), *late.items()):
-        one.poll() if name == "replica" else None
-        assert shown(one) == expected, name
-        one.close()
+    for those in (readers, late):
+        assert_shown(those, expected)
+        for one in those.values():
+            one.close()
 
 
 def test_a_reader_that_cannot_follow_the_rows_says_so(place):
@@ -174,7 +183,7 @@ def test_a_reader_that_cannot_follow_the_rows_says_so(place):
     writer, reader, other = opened(place, 1), opened(place, 1), opened(place, 1)
     expected = put(writer, range(NUM_USERS), {"a"})
     assert items_of(reader, range(NUM_USERS)) == expected
-    divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+    divide(place, 4)
     age = reader.freshness().age_seconds
     with patch.object(ViewFile, "read", side_effect=StorageError("history/view.json: cannot be read")):
         assert items_of(reader, range(NUM_USERS)) == expected
@@ -207,13 +216,10 @@ def test_readers_follow_a_copy_that_is_put_back_in_place_of_newer_files(place, n
     for name, content in copy.items():
         if storage.info(name) is None or storage.read(name) != content:
             storage.replace(name, content)
-    for name, one in readers.items():
-        one.poll() if name == "replica" else None
-        assert shown(one) == expected, name
+    assert_shown(readers, expected)
     expected |= put(opened(place, num_shards), range(5, 25), ["second"], second=1)
-    for name, one in readers.items():
-        one.poll() if name == "replica" else None
-        assert shown(one) == expected, name
+    assert_shown(readers, expected)
+    for one in readers.values():
         one.close()
 
 
@@ -243,7 +249,7 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
             with lock:  # shards are written by several threads, and none before the division ends
                 if not divided:
                     divided.append(True)
-                    divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+                    divide(place, 2)
                     writer.registration._checked_at = -math.inf  # in a bucket: the move waits so long
         return append(self, table)
 
@@ -254,17 +260,16 @@ def test_a_write_that_meets_the_division_is_refused_or_kept(place, num_shards, m
     assert shown(writer) == shown(opened(place, 2)) == expected
 
 
-def test_a_fill_that_the_gate_checks_does_not_get_into_other_shards(place, monkeypatch):
+def test_a_fill_that_the_gate_checks_does_not_get_into_other_shards(place):
     """The rows are divided between the look at the view's shards and the gate, which follows them."""
     writer = open_view(place.open(), replace(SETS, gate=Gate(entities=1)), NEVER, 0.0)
     expected = put(writer, range(20), ["before"])
     files = list(writer.stage([writer.shards[0].row_log.read().table()], "job-"))
 
-    def divide_meanwhile(file):
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
-
-    monkeypatch.setattr(StagedFile, "check", divide_meanwhile)
-    with pytest.raises(ShardError, match="divided into 2 shards after tasks wrote files for other ones"):
+    with (
+        patch.object(StagedFile, "check", lambda file: divide(place, 2)),
+        pytest.raises(ShardError, match="divided into 2 shards after tasks wrote files for other ones"),
+    ):
         writer.commit_staged(files)
     assert shown(writer) == shown(opened(place, 2)) == expected
     for number, shard in writer.shards.items():
@@ -279,7 +284,7 @@ def test_a_fill_that_was_held_back_before_a_division_must_be_discarded(place):
     with pytest.raises(GateError):
         writer.commit_staged(list(writer.stage([writer.shards[0].row_log.read().table()], "job-")))
     for num_shards in (2, 1):
-        divide(place.open(), replace(SETS, num_shards=num_shards), NEVER, lambda seconds: None)
+        divide(place, num_shards)
     with pytest.raises(ShardError, match="discard history`, and run its job again"):
         holding.publish(writer, force=True)
     assert holding.discard(writer) == 20
@@ -309,7 +314,7 @@ def test_a_write_into_former_shards_does_not_succeed_because_another_thread_foll
     expected = put(view, range(5), ["before"])
 
     def divide_and_follow():
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        divide(place, 2)
         assert view.follow()
 
     with (
@@ -324,7 +329,7 @@ def test_former_shards_are_removed_under_the_lease_that_a_drop_waits_for(tmp_pat
     """A view that is dropped and made again meanwhile may have files of the names that were listed."""
     place = Folder(tmp_path / "history")
     expected = put(opened(place, 1), range(20), ["before"])
-    divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+    divide(place, 2)
     with opened(place, 2).unchanging():
         assert remove_former(place.open()) == 0
 
@@ -341,11 +346,7 @@ def test_a_pin_that_a_division_comes_before_holds_the_new_shards(place):
     view, pinner = opened(place, 1), opened(place, 1)
     expected = put(view, range(20), ["before"])
     view.seal()
-
-    def divide_before():
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
-
-    with once_before(SnapshotFolder, "pin", divide_before):
+    with once_before(SnapshotFolder, "pin", lambda: divide(place, 2)):
         assert len(holding.pin(pinner)) == 2
     put(opened(place, 2), range(20), ["after"], second=1)
     for one in (view, pinner, opened(place, 2)):
@@ -379,7 +380,7 @@ def test_a_view_that_is_pinned_while_its_division_begins_is_not_divided(place, m
 
     monkeypatch.setattr(resharding, "put_map", pin_and_put)
     with nullcontext() if is_fenced else pytest.raises(StorageError, match="is pinned to a snapshot"):
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        divide(place, 2)
     monkeypatch.undo()
     after = put(opened(place, 2), range(20), ["after"], second=1)
     for one in (view, pinner, opened(place, 2)):
@@ -409,11 +410,8 @@ def test_of_two_divisions_that_no_lease_keeps_apart_one_counts():
     view = opened(place, 1)
     written = put(view, range(20), ["old"])
 
-    def divide_in_between(seconds):
-        divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
-
     with pytest.raises(StorageError, match="another process divides the rows"):
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, divide_in_between)
+        resharding.divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: divide(place, 4))
     for each in (view, opened(place, 4)):
         assert shown(each) == written
 
@@ -425,7 +423,7 @@ def test_a_rebuild_beside_a_division_that_no_lease_keeps_out_is_refused():
 
     def fill_beside_a_division(staging):
         put(open_view(staging, SETS, NEVER, 0.0), range(20), ["new"], second=1)
-        divide(place.open(), replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        divide(place, 2)
         return staging
 
     with pytest.raises(UncertainWriteError, match="divided into 2 shards"):
@@ -514,7 +512,7 @@ def test_a_division_that_fills_the_disk_leaves_the_view_as_it_was(tmp_path, monk
 
     monkeypatch.setattr(Shard, "draft", fail)
     with pytest.raises(StorageError, match="No space left"):
-        divide(disk, replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+        resharding.divide(disk, replace(SETS, num_shards=4), NEVER, lambda seconds: None)
     put(view, range(NUM_USERS), ["b"], 1)
     assert shown(opened(Folder(tmp_path), 1)) == {user: {"b"} for user in range(NUM_USERS)}
     assert not [*tmp_path.glob("shards-*")]
@@ -534,10 +532,10 @@ def test_a_division_that_fails_says_how_to_remove_the_fence_that_it_leaves(place
         for owner, name in where:
             broken.setattr(owner, name, Mock(side_effect=StorageError("the object store answers 503")))
         with pytest.raises(StorageError, match=rf"503.*reshard history --shards` with .*, or with {there}"):
-            divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+            divide(place, 4)
     with pytest.raises(ShardError, match="being divided"):
         put(opened(place, 1), [1], ["b"])
-    divide(place.open(), replace(SETS, num_shards=there), NEVER, lambda seconds: None)
+    divide(place, there)
     expected |= put(opened(place, 1), [1], ["b"], 1)
     assert shown(opened(place, 1)) == shown(view) == expected
 
@@ -550,7 +548,7 @@ def test_a_view_that_is_made_while_it_is_divided_keeps_its_rows():
         once_after(storage, "info", lambda: written.update(put(opened(place, 4), range(20), ["first"]))),
         pytest.raises(StorageError, match="another process divides the rows"),
     ):
-        divide(storage, replace(SETS, num_shards=2), NEVER, lambda seconds: None)
+        resharding.divide(storage, replace(SETS, num_shards=2), NEVER, lambda seconds: None)
     assert shown(opened(place, 4)) == written
 
 
@@ -560,7 +558,7 @@ def test_reads_that_are_held_are_not_moved(place):
     writer.seal()
     holding.pin(writer)
     with pytest.raises(StorageError, match=r"pinned to a snapshot.*unpin history"):
-        divide(place.open(), replace(SETS, num_shards=4), NEVER, lambda seconds: None)
+        divide(place, 4)
     assert shown(opened(place, 1)) == expected
 
 
