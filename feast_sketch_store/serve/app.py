@@ -10,6 +10,7 @@ from typing import Any
 from feast import FeatureStore, metrics
 from feast.constants import DEFAULT_FEATURE_SERVER_REGISTRY_TTL
 from feast.infra.passthrough_provider import PassthroughProvider
+from feast.infra.registry.base_registry import BaseRegistry
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.online_store import SketchOnlineStore, online_store_of
@@ -80,6 +81,8 @@ def why_not(store: FeatureStore) -> str:
         return f"the provider {type(provider).__name__} reads in its own way"
     if type(provider.online_store) is not SketchOnlineStore:
         return f"the online store is of type {type(provider.online_store).__name__}"
+    if type(store.registry).is_cache_valid is BaseRegistry.is_cache_valid:
+        return f"a {type(store.registry).__name__} keeps no copy here, and is asked at each request"
     return ""
 
 

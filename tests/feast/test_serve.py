@@ -21,6 +21,7 @@ import pytest
 from feast import Entity, FeatureService, FeatureStore, Field, RequestSource, ValueType, metrics
 from feast.feature_server import get_app
 from feast.infra.online_stores.online_store import OnlineStore
+from feast.infra.registry.base_registry import BaseRegistry
 from feast.on_demand_feature_view import on_demand_feature_view
 from feast.protos.feast.types.Value_pb2 import Int64Set, StringList, StringSet, Value
 from feast.types import Array, Bool, Bytes, Float32, Float64, Int32, Int64, Map, Set, String, UnixTimestamp
@@ -541,6 +542,15 @@ def test_a_repository_of_another_store_is_served_by_feast_alone(tmp_path, caplog
     feast = object()
     assert over_feast(FeatureStore(config=make_config(tmp_path, type="sqlite")), feast) is feast
     assert "SqliteOnlineStore" in caplog.text
+
+
+def test_a_registry_that_is_asked_at_each_request_leaves_them_to_feast(tmp_path, caplog, monkeypatch):
+    """Feast's remote registry is one; no plan of a request could be kept."""
+    feast, store = object(), FeatureStore(config=make_config(tmp_path))
+    assert over_feast(store, feast) is not feast
+    monkeypatch.setattr(type(store.registry), "is_cache_valid", BaseRegistry.is_cache_valid)
+    assert over_feast(store, feast) is feast
+    assert "answers all requests: a Registry keeps no copy here" in caplog.text
 
 
 @contextmanager
