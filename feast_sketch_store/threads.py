@@ -51,10 +51,16 @@ def lower_priority(leave_a_core: bool = False) -> None:
     """Lower the priority of the calling thread, and so of all threads that it starts from now on.
 
     Call it in a thread that ends with its work: without privileges, a thread cannot raise its priority
-    again. Where the priority is that of a process, as on all systems but Linux, it does not change. The
-    work of the thread may also leave one core to others.
+    again. The main thread does not end, and with gevent it is all threads, so its priority does not change.
+    Nor does one that is that of a process, as on all systems but Linux. The work of the thread may also
+    leave one core to others.
     """
     _own.leaves_a_core = leave_a_core
+    if threading.get_native_id() != os.getpid():
+        _lower()
+
+
+def _lower() -> None:
     if sys.platform == "linux":
         with suppress(OSError):
             thread = threading.get_native_id()
@@ -66,7 +72,8 @@ def lowered_priority(leave_a_core: bool = False) -> Iterator[None]:
     """Do so meanwhile; where the thread has no privileges, its priority stays low."""
     is_linux = sys.platform == "linux"
     before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) if is_linux else 0
-    lower_priority(leave_a_core)
+    _own.leaves_a_core = leave_a_core
+    _lower()
     try:
         yield
     finally:

@@ -18,6 +18,7 @@ from feast_sketch_store.threads import (
     num_threads,
 )
 from tests.helpers.no_threads import no_new_threads
+from tests.helpers.processes import run_forked
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="a priority belongs to a process")
 
@@ -53,6 +54,18 @@ def test_a_thread_that_gives_way_already_stays_as_it_is():
         return niceness()
 
     assert in_a_thread(work) == 19
+
+
+@on_linux
+def test_the_main_thread_does_not_give_way():
+    """With gevent, threads are greenlets of the main thread."""
+
+    def work():
+        before = niceness()
+        lower_priority()
+        assert niceness() == before
+
+    run_forked(work)  # a priority that is lowered may stay so
 
 
 @on_linux
