@@ -11,7 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -270,7 +270,8 @@ class View(LiveView[Shard]):
             self.discard_staged(label)
             raise
         self.metrics.committed()
-        self.refresh_all()  # so that the seal of these rows is due
+        with suppress(SketchStoreError, MemoryError):  # the rows are durable: their write has not failed
+            self.refresh_all()  # so that the seal of these rows is due
 
     def to_table(self, batches: Sequence[Batch]) -> pa.Table:
         """Batches as one table of the row log.

@@ -167,6 +167,13 @@ def test_a_good_fill_and_later_ones_count(make_view):
     assert HeldBack.read(view.storage) is not None, "it stays until someone decides"
 
 
+@pytest.mark.parametrize("error", [StorageError("out of reach"), MemoryError()])
+def test_a_fill_that_is_committed_does_not_fail(sealed, error):
+    with patch.object(sealed, "refresh_all", side_effect=[None, error]):  # for the gate, and after the commit
+        sealed.write(rows_of(USERS, 6, NEXT))
+    assert num_items(sealed) == dict.fromkeys(USERS, 6)
+
+
 def test_a_second_bad_fill_takes_the_place_of_the_first(sealed):
     fill_badly(sealed, 1)
     fill_badly(sealed, 2)
