@@ -107,8 +107,8 @@ def test_a_daily_overwrite_returns_the_latest_rows_and_does_not_grow(make_harnes
         stats = harness.opened.stats()
         sizes.append((stats.snapshot_bytes, len(list((harness.folder / "rows").glob("*.parquet")))))
         assert stats.vocabulary_sizes == {"viewed": 7}, "values of earlier days are retired"
-    # A table that shows too much under its salt is made anew a little larger.
-    assert abs(sizes[-1][0] - sizes[0][0]) <= 0.02 * sizes[0][0]
+    # A table that shows too much under its salt is made anew a little larger. A header is padded.
+    assert abs(sizes[-1][0] - sizes[0][0]) <= 64 + 0.02 * sizes[0][0]
     assert sizes[-1][1] <= 2
     for user, values in enumerate(harness.reopened().shown(*range(300))):
         assert f"day-11-item-{user % 7}" in values["viewed"].string_set_val.val
