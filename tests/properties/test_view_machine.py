@@ -181,7 +181,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=by_length(5, 15), stateful_step_count=50, deadline=None, derandomize=True, database=None
+    max_examples=by_length(5, 10), stateful_step_count=50, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
 
@@ -194,7 +194,7 @@ class ViewInMemoryMachine(ViewMachine):
 
 
 ViewInMemoryMachine.TestCase.settings = settings(
-    ViewMachine.TestCase.settings, max_examples=by_length(12, 40)
+    ViewMachine.TestCase.settings, max_examples=by_length(12, 25)
 )
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
@@ -207,7 +207,7 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
 
 
 ViewOfObjectsMachine.TestCase.settings = settings(
-    ViewMachine.TestCase.settings, max_examples=by_length(24, 40)
+    ViewMachine.TestCase.settings, max_examples=by_length(18, 25)
 )
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
