@@ -157,8 +157,6 @@ class DataFile:
         try:
             with memory_errors_apart():
                 yield
-        except MemoryError:  # also Arrow's, which is an ArrowException, too
-            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise self._damaged(error) from error
 

@@ -253,8 +253,6 @@ def commits_of(records: Sequence[Record], table: Storage) -> list[Commit]:
             for record in records
             if record.kind != CLOSED
         ]
-    except MemoryError:
-        raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
         if len(records) > 1:  # one of them cannot be read alone
             for record in records:

@@ -24,11 +24,11 @@ _NO_MEMORY = ("std::bad_alloc", "Allocation error : not enough memory")
 
 @contextmanager
 def memory_errors_apart() -> Iterator[None]:
-    """Raise a MemoryError where Arrow lacks memory and raises an error of the data that it reads."""
+    """Raise a MemoryError where Arrow lacks memory and raises an error of its own, or of the data."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        if any(text in str(error) for text in _NO_MEMORY):
+        if isinstance(error, MemoryError) or any(text in str(error) for text in _NO_MEMORY):
             raise MemoryError(str(error)) from error
         raise
 

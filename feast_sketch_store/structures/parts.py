@@ -66,7 +66,8 @@ def _without_arrays(
             if value.size or key != WORDS:
                 arrays[path] = value
         elif isinstance(value, dict):
-            plain |= {key: own} if (own := _without_arrays(value, f"{path}.", arrays)) else {}
+            if own := _without_arrays(value, f"{path}.", arrays):
+                plain[key] = own
         elif isinstance(value, list):
             plain[key] = [
                 _without_arrays(entry, f"{path}.{number}.", arrays) if isinstance(entry, dict) else entry
