@@ -358,14 +358,14 @@ def test_any_other_content_is_refused_or_safe_to_read(file):
 def test_every_changed_byte_is_found_at_the_latest_when_it_is_read(tmp_path, truth, file):
     """Headers and small arrays when the file is opened, blocks of packed arrays when they are used.
 
-    Every byte of the packed arrays in the long form, else one of every eighth word.
+    Every third byte of the packed arrays in the long form, else one of every eighth word.
     """
     content = FILES[file].read_bytes()
     snapshot = published(tmp_path, 3, content)
     arrays = locate(content, len(content), file)
     start, end = min(array.start for array in arrays.values()), len(content)
     first_packed = min(array.start for name, array in arrays.items() if is_checked_where_read(name)) - start
-    found, step = 0, by_length(64, 1)
+    found, step = 0, by_length(64, 3)
     packed = range(start + first_packed, end, step)
     with Path(snapshot.where()).open("r+b", buffering=0) as opened:
         for offset in [*range(0, start, 97), *packed]:

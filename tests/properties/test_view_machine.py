@@ -181,7 +181,7 @@ class ViewMachine(RuleBasedStateMachine):
 
 
 ViewMachine.TestCase.settings = settings(
-    max_examples=by_length(5, 10), stateful_step_count=50, deadline=None, derandomize=True, database=None
+    max_examples=by_length(5, 8), stateful_step_count=50, deadline=None, derandomize=True, database=None
 )
 TestView = ViewMachine.TestCase
 
@@ -193,9 +193,7 @@ class ViewInMemoryMachine(ViewMachine):
         return MemoryStorage(self.files)
 
 
-ViewInMemoryMachine.TestCase.settings = settings(
-    ViewMachine.TestCase.settings, max_examples=by_length(12, 25)
-)
+ViewInMemoryMachine.TestCase.settings = settings(ViewMachine.TestCase.settings, max_examples=by_length(6, 15))
 TestViewInMemory = ViewInMemoryMachine.TestCase
 
 
@@ -207,7 +205,7 @@ class ViewOfObjectsMachine(ViewInMemoryMachine):
 
 
 ViewOfObjectsMachine.TestCase.settings = settings(
-    ViewMachine.TestCase.settings, max_examples=by_length(18, 25)
+    ViewMachine.TestCase.settings, max_examples=by_length(6, 15)
 )
 TestViewOfObjects = ViewOfObjectsMachine.TestCase
 
