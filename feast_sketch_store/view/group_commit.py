@@ -85,8 +85,7 @@ class GroupCommit(Generic[T]):
                 self._wake(waiting.others, 1)
             if self._led_by is waiting:
                 self._commit_waiting(commit, waiting)
-                if not self._hand_over():
-                    self._start_leader(commit)
+                self._hand_over(commit)
         except BaseException:  # the thread was interrupted, but its task remains
             self._leave(waiting, commit)
             raise
@@ -115,14 +114,21 @@ class GroupCommit(Generic[T]):
 
     def _begin(self) -> None:
         """Commit what is waiting, unless another thread does."""
+        try:
+            self._find_leader()
+        except BaseException:  # the thread of the loop was interrupted, but its task remains
+            self._find_leader()
+            raise
+
+    def _find_leader(self) -> None:
+        """Find a thread that commits what is waiting, if none does; may be called again at any time."""
         with self._lock:
             self._gathering = None
             if self._led_by is None and self._queue:
                 self._led_by = self._queue[0]
             commit = self._commit
-        if not self._hand_over():
-            assert commit is not None
-            self._start_leader(commit)
+        if commit is not None:
+            self._hand_over(commit)
 
     def settle(self) -> None:
         """Commit the items of tasks, and wait for the thread that does."""
@@ -140,32 +146,44 @@ class GroupCommit(Generic[T]):
                 self._led_by, waiting.is_woken = waiting, True
             return self._led_by is waiting
 
-    def _start_leader(self, commit: Commit[T]) -> None:
-        leader = threading.Thread(target=self._lead_all, args=(commit,), name=LEADER)
+    def _hand_over(self, commit: Commit[T]) -> None:
+        """Let the thread of the next write commit what is waiting, or one in its place if it has none."""
         with self._lock:  # nobody waits for a thread that is not started
+            if self._is_led():
+                return
+            leader = self._leader = threading.Thread(target=self._lead_all, args=(commit,), name=LEADER)
             is_started = started(leader)
-            if is_started:
-                self._leader = leader
+            if not is_started:
+                self._leader = None
         if not is_started:  # the others wait for nobody else
             self._lead_all(commit)
 
     def _lead_all(self, commit: Commit[T]) -> None:
         """Commit until no write waits, or a waiting thread can take over."""
-        self._commit_waiting(commit)
-        while not self._hand_over():
+        while self._leads():
             self._commit_waiting(commit)
 
-    def _hand_over(self) -> bool:
-        """Let the thread of the next write commit what is waiting; False if the caller must see to it."""
+    def _leads(self) -> bool:
+        """Whether the calling thread commits what is waiting. Of several that were started, the last does."""
         with self._lock:
-            following = self._led_by
-            if following is None or following.is_woken:  # nothing waits, or somebody does so already
-                return True
-            following.is_woken = True
-            if following.future is not None or following.is_gone:
+            if self._leader not in (None, threading.current_thread()) or self._is_led():
                 return False
-            following.woken.release()
+            assert self._led_by is not None
+            self._led_by.is_woken = True
             return True
+
+    def _is_led(self) -> bool:
+        """Whether a thread commits what is waiting, if anything is; the lock is held. It wakes the thread of
+        the next write.
+        """
+        following = self._led_by
+        if following is None or following.is_woken:
+            return True
+        if following.future is not None or following.is_gone:
+            return False
+        following.is_woken = True
+        following.woken.release()
+        return True
 
     def _commit_waiting(self, commit: Commit[T], leader: _Waiting[T] | None = None) -> None:
         """Commit the waiting items; the first write that arrived meanwhile leads next.
@@ -220,15 +238,12 @@ class GroupCommit(Generic[T]):
         """Pass on the task of an interrupted thread, whichever step of it is done."""
         with self._lock:
             is_woken, leads = waiting.is_woken, self._led_by is waiting
-            waiting.is_gone, waiting.is_woken = True, is_woken or leads
+            waiting.is_gone, waiting.is_woken = True, is_woken and not leads
             self._commit = commit
         if is_woken:
             self._wake(waiting.others, 1)
         self._tell(waiting.committed)
-        if leads:
-            self._start_leader(commit)
-        else:
-            self._begin()
+        self._begin()
 
 
 def _end(ended: Sequence[_Waiting[T]]) -> None:

@@ -307,10 +307,13 @@ def test_whoever_is_interrupted_leaves_nobody_waiting(is_first):
 
 
 class Crowd:
-    """Writes around one of the main thread, which leads the second commit and hands over to the last one."""
+    """Writes around one of the main thread, which leads the second commit and hands over to the last one,
+    which is of a thread, or of a task of a loop.
+    """
 
-    def __init__(self, pool):
+    def __init__(self, pool, in_loop=None):
         self.pool, self.group, self.has_gone = pool, GroupCommit(), threading.Event()
+        self.in_loop = in_loop
         first = Commits()
         self.writes = [pool.submit(self.group.submit, 0, first)]
         first.begun.acquire()
@@ -325,7 +328,13 @@ class Crowd:
 
     def _commit(self, items):
         if 1 in items:
-            self.writes.append(self.pool.submit(self.group.submit, 4, self._commit))
+            last = self.group, 4, self._commit
+            later = (
+                self.pool.submit(self.group.submit, *last[1:])
+                if self.in_loop is None
+                else self.in_loop(*last)
+            )
+            self.writes.append(later)
             waiting(self.group, 1)
         return [None] * len(items)
 
@@ -336,20 +345,50 @@ class Crowd:
             self.has_gone.set()
 
 
-def test_a_writer_that_is_interrupted_at_any_moment_leaves_nobody_waiting():
+@pytest.mark.parametrize("is_of_task", [False, True], ids=["before a thread", "before a task"])
+def test_a_writer_that_is_interrupted_at_any_moment_leaves_nobody_waiting(in_loop, is_of_task):
+    last_of = in_loop if is_of_task else None
     with ThreadPoolExecutor(6) as pool:
         crowds = []
 
         def write():
             crowds[-1].write()
 
-        crowds.append(Crowd(pool))
+        crowds.append(Crowd(pool, last_of))
         for moment in interrupted(write, "GroupCommit."):
             crowd = crowds[-1]
             crowd.beginning.result(60)
             after = pool.submit(crowd.group.submit, 5, crowd._commit)
             for done in [*crowd.writes, after]:
                 assert isinstance(done.exception(60), KeyboardInterrupt | None), moment
-            crowds.append(Crowd(pool))
+            crowds.append(Crowd(pool, last_of))
         crowds[-1].beginning.result(60)
-        assert len(crowds) > 30
+        assert [done.result(60) for done in crowds[-1].writes] == [None] * 4
+        assert len(crowds) > 25
+
+
+def test_a_loop_that_is_interrupted_at_any_moment_leaves_nobody_waiting():
+    groups, commits = [], Commits()
+    commits.may_end.set()
+
+    def write():
+        groups.append(GroupCommit())
+        loop = asyncio.new_event_loop()
+
+        async def submit():
+            await groups[-1].submit_of_task(1, commits)
+
+        try:
+            loop.run_until_complete(submit())
+        finally:
+            loop.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in interrupted(
+            write, *(f"GroupCommit._{name}" for name in ("begin", "find", "hand", "is_led"))
+        ):
+            pool.submit(groups[-1].submit, 2, commits).result(60)
+            groups[-1].settle()
+            assert [item for batch in commits.batches for item in batch] == [1, 2]
+            commits.batches.clear()
+    assert len(groups) > 5
