@@ -153,8 +153,13 @@ class ObjectWriteAheadLog(WriteAheadLog):
         return head.identity
 
     def _all_numbers(self, identity: bytes, after: int = -1) -> list[int]:
-        """The numbers of all records, ascending."""
+        """The numbers of all records, ascending. The name of the log follows theirs."""
         names = self._storage.list(after=_name(identity, after) if after >= 0 else identity.hex())
+        if _ROOT not in names and self._identity() == identity:
+            raise StorageError(
+                f"{self.where}: a listing lacks {_ROOT!r}, which is there: it is not one of an object store; "
+                "check the endpoint, and whether a proxy answers instead"
+            )
         matches = map(_RECORD_NAME.fullmatch, names)
         return [int(m[2]) for m in matches if m and m[1] == identity.hex()]
 

@@ -61,6 +61,10 @@ _CAUSES = (
     ),
     (r"kind: Timeout|TimedOut", "no answer within the timeouts; see timeout and connect_timeout"),
     (_CUT, "the server cut the connection"),
+    (
+        r"MissingEtag|MissingLastModified|NotPartial|Invalid\w+Response",
+        "the answer is not one of an object store; check the endpoint, and whether a proxy answers instead",
+    ),
 )
 # Requests for the credentials of a machine's role, by their paths on Amazon, Azure and Google.
 _ROLE = re.compile(
@@ -160,7 +164,7 @@ class Objects:
         try:
             with self._calling(key, "read"):
                 found = obstore.get(self._store, key, options={"head": True})
-                return _info_of(found.meta, found.attributes)
+                return _answered(found)
         except MissingFileError:
             return None
 
@@ -183,7 +187,7 @@ class Objects:
         """An object with its metadata."""
         with self._calling(key, "read"):
             found = obstore.get(self._store, key)
-            return _info_of(found.meta, found.attributes), self._fetched(bytes(found.bytes()))
+            return _answered(found), self._fetched(bytes(found.bytes()))
 
     def read_part(self, info: ObjectInfo, start: int, end: int) -> bytes | None:
         """Bytes ``[start, end)`` of an object; None if it was replaced since ``info``."""
@@ -396,6 +400,13 @@ def _reason(error: Exception, server: str) -> str:
     if "error sending request" in text or "HTTP error" in text:
         return f"the object store cannot be reached{server}"
     return f"a call failed ({type(error).__name__})"
+
+
+def _answered(found: Any) -> ObjectInfo:
+    """Metadata of an object that was asked for. The page of a proxy has no e-tag, which obstore lets pass."""
+    if not found.meta["e_tag"]:
+        raise ValueError("MissingEtag")
+    return _info_of(found.meta, found.attributes)
 
 
 def _info_of(meta: Any, attributes: Any = None) -> ObjectInfo:

@@ -120,7 +120,7 @@ def test_missing_credentials_are_no_missing_server(link, moto, monkeypatch, stat
         open_bucket("s3://bucket/store", options).list()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in ANSWERS if kind not in ("nothing", "login page")])
+@pytest.mark.parametrize("kind", ANSWERS)
 def test_a_view_of_a_place_that_is_none_is_not_empty(link, kind):
     """A misspelled bucket is an error, and not a store without rows."""
     link.handle = answering(kind)
@@ -196,6 +196,19 @@ def test_a_replica_whose_token_expires_serves_on(bucket, link, tmp_path, kind, c
         view.poll()
         assert read(view) == {1: {"milk"}, 2: {"tea"}}
         assert view.freshness().state == "SERVING"
+        view.close()
+
+
+def test_a_page_in_the_place_of_listings_hides_no_rows(bucket, link):
+    replica, page = bucket.replica(None), answering("login page")
+    assert read(replica) == {1: {"milk"}}
+    link.handle = lambda request: (page if "list-type" in request.path else Request.answered)(request)
+    replica.poll()
+    assert (read(replica), replica.freshness().state) == ({1: {"milk"}}, "STALE")
+    late = bucket.replica(None)
+    with pytest.raises(StorageError, match="is not one of an object store"):
+        read(late)
+    for view in (replica, late):
         view.close()
 
 
