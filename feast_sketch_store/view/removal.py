@@ -5,6 +5,7 @@ files are listed until they are deleted, and nobody writes the first commit of a
 where files are being deleted, or name one of them.
 """
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 
 from feast_sketch_store.errors import DamagedFileError, StorageError
@@ -38,14 +39,21 @@ def remove_project(place: StorePlace, project: str) -> None:
 def remove_view(storage: Storage) -> None:
     """Remove all that is stored of a view, when no process seals it or appends to it.
 
-    Raises StorageError: a file cannot be removed.
+    Raises StorageError: a file cannot be removed, or a listing is not one of the view's files.
     """
     with ExitStack() as held:
         held.enter_context(storage.lease(SEAL_LOCK, wait=True))
         if storage.supports_leases:
             held.enter_context(storage.lease(VIEW_LOCK, wait=True))  # nobody makes other shards meanwhile
         storage.replace(REMOVAL_MARK, b"")
-        logs = sorted({"", *_folders_of_logs(storage), *_folders_of_shards(storage)})
+        names = [info.name for info in storage.walk()]
+        if REMOVAL_MARK not in names:  # then others of its files would be left, too
+            raise StorageError(
+                f"{storage.location}: a listing lacks {REMOVAL_MARK!r}, which was just written there; remove "
+                "the view again. If that does not help, check the endpoint, and whether a proxy answers "
+                "instead"
+            )
+        logs = sorted({"", *_folders_of_logs(names), *_folders_of_shards(storage)})
         # Shards seal and absorb under locks of their own: what they write after this would have no log.
         for folder in logs[1:]:
             held.enter_context(storage.lease(folder + SEAL_LOCK, wait=True))
@@ -90,9 +98,9 @@ def _end_log(storage: Storage, folder: str) -> None:
         storage.within(folder + part).delete_all()
 
 
-def _folders_of_logs(storage: Storage) -> set[str]:
-    """The folders, each with a slash at its end, in which a view's storage has row logs."""
-    found = (f"/{info.name}".partition(f"/{FRESH_FOLDER}") for info in storage.walk())
+def _folders_of_logs(names: Iterable[str]) -> set[str]:
+    """The folders, each with a slash at its end, in which there are row logs."""
+    found = (f"/{name}".partition(f"/{FRESH_FOLDER}") for name in names)
     return {f"{folder}/"[1:] for folder, is_log, _ in found if is_log}
 
 

@@ -18,6 +18,7 @@ from feast_sketch_store.storage.buckets import _objects, open_bucket
 from feast_sketch_store.storage.object_store import ObjectStorage
 from feast_sketch_store.storage.objects import Objects
 from feast_sketch_store.view import last_known
+from feast_sketch_store.view.removal import remove_view
 from feast_sketch_store.view.view import View
 from tests.helpers import histories
 from tests.helpers.histories import NEVER, items_of, settings_of
@@ -199,10 +200,14 @@ def test_a_replica_whose_token_expires_serves_on(bucket, link, tmp_path, kind, c
         view.close()
 
 
+def page_for_listings(request):
+    return (answering("login page") if "list-type" in request.path else Request.answered)(request)
+
+
 def test_a_page_in_the_place_of_listings_hides_no_rows(bucket, link):
-    replica, page = bucket.replica(None), answering("login page")
+    replica = bucket.replica(None)
     assert read(replica) == {1: {"milk"}}
-    link.handle = lambda request: (page if "list-type" in request.path else Request.answered)(request)
+    link.handle = page_for_listings
     replica.poll()
     assert (read(replica), replica.freshness().state) == ({1: {"milk"}}, "STALE")
     late = bucket.replica(None)
@@ -210,6 +215,20 @@ def test_a_page_in_the_place_of_listings_hides_no_rows(bucket, link):
         read(late)
     for view in (replica, late):
         view.close()
+
+
+def test_a_page_in_the_place_of_listings_keeps_a_view_from_being_removed(bucket, link):
+    _objects.cache_clear()
+    storage = open_bucket(bucket.url, link.options(bucket.options)).within("view/")
+    link.handle = page_for_listings
+    with pytest.raises(StorageError, match="a listing lacks 'being_removed'"):
+        remove_view(storage)
+    link.handle = Request.answered
+    replica = bucket.replica(None)
+    assert read(replica) == {1: {"milk"}}
+    replica.close()
+    remove_view(storage)
+    assert not list(storage.walk())
 
 
 def test_a_cache_that_cannot_be_written_is_named(bucket, tmp_path):
