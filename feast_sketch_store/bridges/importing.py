@@ -134,7 +134,7 @@ def import_view(
                 f"{other_view}: the store keeps hashes of keys, which can be computed back for a single "
                 "Int64 join key only; name a Parquet file of all keys with --keys"
             )
-        source, pace = _fingerprint(other_view, keys), Pace(max_rows_per_second)
+        source, pace = _fingerprint(other_view, keys, opened.settings), Pace(max_rows_per_second)
         run = _Import(bridge, finder, pace, on_progress, opened.settings, source, skip_bad)
         how = EXACT if bridge.has_keys else RECOVERED if keys is None else GIVEN
         if dry_run:
@@ -162,10 +162,11 @@ def import_view(
     return run.imported(view, how, entities)
 
 
-def _fingerprint(view: OtherView, keys: Path | None) -> str:
-    """The source of an import, as a hash because it includes credentials."""
+def _fingerprint(view: OtherView, keys: Path | None, settings: ViewSettings) -> str:
+    """The source of an import and the declaration of its rows, as a hash because it includes credentials."""
     config: Any = view.config.online_store
-    parts = [config.model_dump_json(), view.config.project, view.name, *view.features, *view.join_keys]
+    declared = str((settings.codecs, settings.join_keys, settings.semantics))
+    parts = [config.model_dump_json(), view.config.project, view.name, declared]
     if keys is not None:
         info = keys.stat()
         parts += [str(keys.absolute()), str(info.st_size), str(info.st_mtime_ns)]

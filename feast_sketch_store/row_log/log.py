@@ -554,11 +554,11 @@ class RowLog:
             self._table.discard(written)
         return absorbed
 
-    def begin(self, schema: pa.Schema) -> LogRead:
-        """Absorb after ensuring that there are a log, and a table with some columns; see `absorb`."""
+    def begin(self) -> LogRead:
+        """Absorb after ensuring that there is a log; see `absorb`."""
         if self._has_no_log():
             self._wal.append([], lambda tail, _: self._check_begun(tail))
-        return self.extend(self.absorb(), schema)
+        return self.absorb()
 
     def extend(self, rows: LogRead, schema: pa.Schema) -> LogRead:
         """Create the table if it does not exist, and add missing columns. Gives the same rows in the table as

@@ -65,7 +65,7 @@ def rebuild(
         view.prepare()
         shard_map, parts = view.shard_map, view.shards
         # First: rows that are written from here on are not among those that are replaced.
-        before = {number: part.begun_input() for number, part in parts.items()}
+        before = {number: part.row_log.begin() for number, part in parts.items()}
         # Of its own: a process that has lost its lease may still fill another. A vacuum removes what is left.
         staging = view.storage.within(f"{REBUILD_FOLDERS}{secrets.token_hex(8)}/")
         try:

@@ -334,7 +334,7 @@ class Shard(LiveShard):
 
     def begun_input(self) -> LogRead:
         """Absorb the row log of a shard that may have none yet; it gets one with all columns."""
-        return self.row_log.begin(self._semantics.columns())
+        return self.row_log.extend(self.row_log.begin(), self._semantics.columns())
 
     def drafted(self, entry: Mapping[str, Any]) -> Drafted:
         """The draft of `Drafted.to_entry`. Raises DamagedFileError: the entry is not one."""
@@ -535,9 +535,10 @@ class Shard(LiveShard):
     ) -> tuple[LogRead, Drafted]:
         """Draft an unpublished base of rows that are to replace those of the table.
 
-        ``before`` is from `begun_input`; what any process wrote since then stays. Returns the rows of the
-        table, which has all columns now, and the draft.
+        ``before`` is of the log, which was begun; what any process wrote since then stays. Returns the rows
+        of the table, which has all columns now, and the draft.
         """
+        before = self.row_log.extend(before, self._semantics.columns())
         if after:
             before = self.row_log.extend(before, after.schema())
         # No seal of rows that the table held before comes after this one.

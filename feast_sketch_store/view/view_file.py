@@ -27,6 +27,7 @@ from feast_sketch_store.errors import (
     UnsupportedFeatureError,
     summed_up,
 )
+from feast_sketch_store.row_log import RowLog
 from feast_sketch_store.rows.binning import Binning, Precision, Quantiles
 from feast_sketch_store.rows.codecs import ATTRIBUTE, COUNTS, COUNTS_OF, LIST, TIMES, FeatureCodec
 from feast_sketch_store.rows.columns import check_new_columns
@@ -37,7 +38,7 @@ from feast_sketch_store.rows.listing import Attribute, Listing
 from feast_sketch_store.settings.view_settings import FeatureSettings, ViewSettings
 from feast_sketch_store.snapshot.manifest import checksum_of
 from feast_sketch_store.storage.base import FileExistsAlreadyError, MissingFileError, Storage
-from feast_sketch_store.storage.names import APPEND_LOCK, FRESH_FOLDER, ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
+from feast_sketch_store.storage.names import ROWS_FOLDER, VIEW_FILE, VIEW_LOCK
 from feast_sketch_store.structures.goals import NOISE_RATIO, Goal
 from feast_sketch_store.structures.parts import checked
 from feast_sketch_store.structures.sizing import AUTO_NOISE_RATIO
@@ -324,11 +325,10 @@ def _attributes_text(codec: FeatureCodec) -> str:
 
 
 def has_rows(storage: Storage, shard_map: ShardMap) -> bool:
-    """Whether rows were written to a view. A seal that found none leaves the lock of the log."""
-    folders = (FRESH_FOLDER, ROWS_FOLDER, f"{ROWS_FOLDER}_delta_log/")
-    parts = shard_map.storages(storage)
+    """Whether rows were written to a view. A rebuild that was refused leaves a log without commits."""
     return any(
-        folder + name != APPEND_LOCK for part in parts for folder in folders for name in part.list(folder)
+        part.list(ROWS_FOLDER) or part.list(f"{ROWS_FOLDER}_delta_log/") or RowLog(part).read()
+        for part in shard_map.storages(storage)
     )
 
 

@@ -22,7 +22,7 @@ from feast import FeatureStore, Field, ValueType
 from feast.infra.key_encoding_utils import serialize_entity_key
 from feast.infra.online_stores.helpers import compute_entity_id
 from feast.protos.feast.types.Value_pb2 import Value
-from feast.types import UnixTimestamp
+from feast.types import Int32, Int64, UnixTimestamp
 
 from feast_sketch_store.bridges import importing
 from feast_sketch_store.bridges.hashed_keys import KeyFinder, invert_int64_keys
@@ -420,6 +420,33 @@ def test_rows_that_were_corrected_since_an_interrupted_import_are_not_left_out(
     done = import_view(store, "history", sqlite.file, skip_bad=skip_bad)
     assert (done.entities, done.num_skipped, done.skipped) == (20, 0, {})
     assert answers(store, view, [key]) == sqlite.read(view, [key])
+
+
+def test_a_view_may_be_declared_anew_after_an_import_that_was_refused(sqlite, tmp_path, monkeypatch):
+    monkeypatch.setattr(importing, "_ROWS_A_COMMIT", 10)
+    (narrow, user), (wide, _) = (make_view(features=[Field(name="n", dtype=t)]) for t in (Int32, Int64))
+    store, view = make_store(tmp_path / "ours", sqlite.project, narrow, user)
+    keys = keys_of(*range(25))
+
+    def write(last):
+        numbers = [*range(24), last]
+        rows = [(key, {"n": Value(int64_val=n)}, NOON, None) for key, n in zip(keys, numbers, strict=True)]
+        sqlite.write(view, rows)
+
+    def stop(rows, total):
+        if maintenance.verify(store, "history").leftovers:  # of the first commit
+            raise StoppedError
+
+    write(24)
+    with pytest.raises(StoppedError):
+        import_view(store, "history", sqlite.file, on_progress=stop)
+    write(2**40)
+    with pytest.raises(RowError, match="'n'"):
+        import_view(store, "history", sqlite.file)
+    store.apply([user, wide])
+    assert import_view(store, "history", sqlite.file).entities == 25
+    assert answers(store, wide, keys) == sqlite.read(wide, keys)
+    assert maintenance.verify(store, "history").is_sound
 
 
 def test_command(sqlite, ours, tmp_path):

@@ -185,7 +185,7 @@ def test_a_file_that_a_drop_removes_before_its_commit_begins_the_log_is_not_comm
 
 
 def test_who_knows_an_empty_log_reads_what_was_absorbed_and_erased_since(storage, log):
-    log.begin(rows("any").schema)
+    log.extend(log.begin(), rows("any").schema)
     known, writer = log.read().position, RowLog(storage)
     assert writer.append(rows("a")).number == 0
     writer.absorb()
@@ -362,7 +362,7 @@ def test_a_log_that_was_dropped_does_not_come_back(storage):
 
 def test_a_log_without_commits_that_was_dropped_is_begun_anew(storage):
     log = RowLog(storage)
-    log.begin(pa.schema([]))
+    log.begin()
     storage.delete_all()
     RowLog(storage).append(rows("new"))
     assert log.append(rows("newer")).number == 1
