@@ -17,6 +17,7 @@ from feast_sketch_store.rows.limits import aware
 from feast_sketch_store.settings.features import is_embedding
 from feast_sketch_store.settings.resolve import own_fields
 from feast_sketch_store.settings.table import CODEC_TAG
+from feast_sketch_store.settings.values import duration_text
 from feast_sketch_store.settings.view_settings import ViewSettings
 
 _logger = logging.getLogger(__name__)
@@ -141,5 +142,5 @@ def _warn_of_expired(location: str, view: str, subject: str, num_expired: int, t
         "ttl, or `expire: false`, brings them back",
         subject,
         view,
-        timedelta(microseconds=ttl_microseconds),
+        duration_text(timedelta(microseconds=ttl_microseconds)),
     )

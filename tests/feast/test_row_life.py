@@ -311,7 +311,7 @@ class TestExpiredRowsAreKeptForAWhile:
         ages = [timedelta(days=d) for d in (0, 1, 3, 8)]
         self.write(harness, ages)
         (warning,) = caplog.messages
-        assert "2 of 4 rows written of feature view 'history' are older than its ttl of 2 days" in warning
+        assert "2 of 4 rows written of feature view 'history' are older than its ttl of 2d" in warning
         self.write(harness, ages)
         assert len(caplog.messages) == 1
         for state in ("unsealed", "sealed"):
