@@ -46,6 +46,7 @@ from feast_sketch_store.adapter.responses import (
     hash_entity_keys,
     hash_join_keys,
     read_vectors,
+    rows_of,
     with_join_keys,
 )
 from feast_sketch_store.errors import (
@@ -208,14 +209,16 @@ class SketchOnlineStore(OnlineStore):
         view, ttl = self.view(config, table), ttl_microseconds(config.online_store, table)
         began, expire_before = time.perf_counter(), expire_before_of(ttl)
         raw, num_found, backed = view.with_state(_raw_rows, features, hashes, expire_before)
-        if config.online_store.backing_store is None:
+        if backed and config.online_store.backing_store is None:
             backing.check_here(view.name, features, backed)
         view.metrics.count_read(len(raw), num_found, time.perf_counter() - began)
         if num_found < len(raw):
             warn_of_read(view.storage.location, table.name, raw.count(False), len(raw), ttl)
-        wanted = backed.intersection(features)
-        codecs = [codec for codec in view.settings.codecs if codec.feature in wanted] if wanted else []
-        return (yield from backing.filled(raw, hashes, features, table, codecs, key_of, view.metrics)), raw
+        rows = rows_of(raw, features)
+        if wanted := backed.intersection(features):
+            codecs = [codec for codec in view.settings.codecs if codec.feature in wanted]
+            yield from backing.fill(rows, raw, hashes, features, table, codecs, key_of, view.metrics)
+        return rows, raw
 
     def get_online_features(
         self,

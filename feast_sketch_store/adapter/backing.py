@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from feast_sketch_store import feast_parts
 from feast_sketch_store.adapter.options import version_of
-from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row, rows_of
+from feast_sketch_store.adapter.responses import EPOCH, RawRow, Row
 from feast_sketch_store.errors import SettingsError, StorageError, reason_of
 from feast_sketch_store.kernel import FOUND
 from feast_sketch_store.metrics import BACKING_FAILURES, BACKING_LOOKUPS, BACKING_LOST, ViewMetrics
@@ -394,7 +394,8 @@ def check_here(view: str, features: Sequence[str], backed: Collection[str]) -> N
         )
 
 
-def filled(
+def fill(
+    rows: list[Row],
     raw: Sequence[RawRow],
     entity_hashes: bytes,
     features: Sequence[str],
@@ -402,20 +403,19 @@ def filled(
     codecs: Sequence[FeatureCodec],
     key_of: Callable[[int], EntityKey],
     metrics: ViewMetrics,
-) -> Steps[list[Row]]:
-    """Rows with the values of backed features. They are read in one lookup, if any are needed.
+) -> Steps[None]:
+    """Add the values of backed features to rows. They are read in one lookup, if any are needed.
 
     A value that the other store lacks is missing from its row. The older of both event timestamps counts.
 
     Parameters
     ----------
-    raw : the rows of the entities with these hashes, 16 bytes each.
+    raw : the same rows, of the entities with these hashes, 16 bytes each.
     codecs : of those of the features of which sealed rows have only states.
     key_of : the entity key at a position of the batch.
     """
-    rows = rows_of(raw, features)
     lacking = {}
-    for position, row in enumerate(raw if codecs else ()):
+    for position, row in enumerate(raw):
         if not row:
             continue
         names = [codec.feature for codec in codecs if _lacks(row, rows[position], features, codec)]
@@ -424,17 +424,16 @@ def filled(
     hashes = {position: entity_hashes[16 * position : 16 * position + 16] for position in lacking}
     asked = {entity_hash: position for position, entity_hash in hashes.items()}
     if not asked:
-        return rows
+        return
     metrics.record(BACKING_LOOKUPS, len(asked))
     keys = [key_of(position) for position in asked.values()]
     found = yield Lookup(table, keys, [codec.feature for codec in codecs], metrics)
     theirs = {} if found is None else dict(zip(asked, found, strict=True))
     for position, names in lacking.items():
         of_other = theirs.get(hashes[position], (None, None))
-        num_lost, rows[position] = _fill(rows[position], names, of_other)
+        num_lost, rows[position] = _filled(rows[position], names, of_other)
         if num_lost and theirs:
             metrics.record(BACKING_LOST, num_lost)
-    return rows
 
 
 def _lacks(raw: RawRow, row: Row, features: Sequence[str], codec: FeatureCodec) -> bool:
@@ -447,7 +446,7 @@ def _lacks(raw: RawRow, row: Row, features: Sequence[str], codec: FeatureCodec) 
     return is_empty or (codec.is_collection and not getattr(value, codec.value_field).val)
 
 
-def _fill(row: Row, names: Sequence[str], theirs: Row) -> tuple[int, Row]:
+def _filled(row: Row, names: Sequence[str], theirs: Row) -> tuple[int, Row]:
     """A row with some values of the other store's row, and the number of those that this lacks."""
     moment, values = row
     assert moment is not None
